@@ -1,0 +1,44 @@
+# Two commands for newcomers: `make demo`, `make test`. They need Python 3.11+ and make, nothing else.
+PYTHON ?= python3
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test check format receivers clean
+
+demo: .venv/.run
+	.venv/bin/pairloc demo
+
+test: .venv/.dev
+	.venv/bin/pytest
+
+# What CI runs: format, lint, strict types, tests, and the programs that read what we export.
+check: .venv/.dev .venv-receivers/.done
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/pytest
+	.venv/bin/pytest -m receivers
+
+format: .venv/.dev
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pairloc needs Python 3.11 or newer; name one with PYTHON=...")'
+	$(PYTHON) -m venv .venv
+
+.venv/.run: pyproject.toml constraints.txt | .venv/bin/python
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@ .venv/.run
+
+# The programs whose own readers must accept our exports bring versions of their own, so they live apart.
+.venv-receivers/.done: tests/export/receivers.txt
+	$(PYTHON) -m venv .venv-receivers
+	.venv-receivers/bin/python -m pip install --quiet --requirement tests/export/receivers.txt
+	touch $@
+
+clean:
+	rm -rf .venv .venv-receivers demo

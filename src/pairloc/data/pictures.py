@@ -1,0 +1,104 @@
+"""Picture files: size as shown, how they are stored, whether they are whole. Read without trusting them."""
+
+import struct
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import PIL
+from PIL import Image
+
+from pairloc.data.dataset import Size
+from pairloc.files import reason
+
+MOST_PIXELS = 200_000_000  # about 14,000 x 14,000; more is a scanner's sheet or an attack
+_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+_ORIENTATION = 0x0112
+# What PIL's plugins raise on damaged files; none of them is an error of ours.
+_DAMAGE = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, EOFError, struct.error,
+    MemoryError, RuntimeError, Image.DecompressionBombError,
+)  # fmt: skip
+
+
+class PictureError(Exception):
+    """A picture that cannot be used: the kind of finding, and what was found."""
+
+    def __init__(self, kind: str, problem: str) -> None:
+        super().__init__(problem)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a picture says of itself before its body is decoded."""
+
+    stored: Size  # (width, height) of the pixels as they lie in the file
+    orientation: int  # EXIF: 1 is upright
+
+    @property
+    def rotated(self) -> bool:
+        """Whether viewers turn or mirror it."""
+        return self.orientation != 1
+
+    @property
+    def size(self) -> Size:
+        """(width, height) as shown."""
+        width, height = self.stored
+        return (height, width) if self.orientation >= 5 else (width, height)
+
+
+def read_header(path: Path, *, deep: bool = False) -> Header:
+    """Size and orientation of a picture; with `deep` its body is decoded too, to see that it can be."""
+    if not path.is_file():
+        raise PictureError("missing-picture", "the file is not there")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(path, formats=_FORMATS) as picture:
+                width, height = picture.size
+                if width * height > MOST_PIXELS:
+                    raise PictureError("huge-picture", f"unpacks to {width} x {height} pixels")
+                header = Header((width, height), _orientation(picture))
+                whole = _has_its_end(path, picture.format or "")
+                if deep and whole:
+                    picture.load()
+    except Image.DecompressionBombError as error:
+        raise PictureError("huge-picture", "unpacks to more pixels than any photograph has") from error
+    except PIL.UnidentifiedImageError as error:
+        raise PictureError("unreadable-picture", "is not a picture of a known format") from error
+    except _DAMAGE as error:
+        kind = "truncated-picture" if "truncated" in str(error) else "unreadable-picture"
+        raise PictureError(kind, f"cannot be decoded ({reason(error)})") from error
+    if not whole:
+        raise PictureError("truncated-picture", "ends before its last mark")
+    return header
+
+
+def _orientation(picture: Image.Image) -> int:
+    """The EXIF orientation, 1 where there is none or a damaged one."""
+    try:
+        value = picture.getexif().get(_ORIENTATION, 1)
+    except _DAMAGE:
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _has_its_end(path: Path, format: str) -> bool:
+    """Whether the file reaches the mark its format ends with: finds most truncated files without decoding."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        head = stream.read(12)
+        stream.seek(max(0, size - 4096))
+        tail = stream.read()
+    match format:
+        case "JPEG" | "MPO":
+            return b"\xff\xd9" in tail
+        case "PNG":
+            return b"IEND" in tail
+        case "WEBP":
+            return size >= 8 + int.from_bytes(head[4:8], "little")
+        case "GIF":
+            return b"\x3b" in tail
+        case _:
+            return True

@@ -1,0 +1,108 @@
+"""`read`: any data set, whatever its format, behind one type."""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from pairloc.data.building import Builder, Parsed
+from pairloc.data.dataset import Dataset
+from pairloc.data.findings import Findings
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.scored import ScoredBoxes
+from pairloc.errors import InputError
+from pairloc.files import MANIFEST
+
+# In the order in which `auto` asks them whether a path is theirs. To add one: a module with `matches` and `parse`.
+FORMATS = {
+    "ilsvrc": "ilsvrc",
+    "voc": "voc",
+    "yolo": "yolo",
+    "csv": "csv_tags",
+    "label-studio": "labelstudio",
+    "coco": "coco",
+    "cvat": "cvat",
+    "folders": "folders",
+}
+_SINGLE_FILES = (".json", ".csv", ".tsv", ".xml")
+
+
+def read(path: Path | str, format: str = "auto", images: Path | str | None = None) -> Dataset:
+    """Read the images, classes and tags of a data set.
+
+    `format` is one of FORMATS or "auto"; `images` is the folder the pictures lie in, where it is not beside the
+    annotations. Boxes, where the data set has any, give tags and are forgotten.
+    """
+    return _parse_strictly(path, format, images).dataset
+
+
+def read_annotated(
+    path: Path | str, format: str = "auto", images: Path | str | None = None
+) -> tuple[Dataset, GroundTruth]:
+    """Read a data set with its annotated boxes."""
+    parsed = _parse_strictly(path, format, images)
+    return parsed.dataset, GroundTruth(parsed.image, parsed.label, parsed.boxes, parsed.ignored)
+
+
+def read_boxes(path: Path | str, format: str = "auto", images: Path | str | None = None) -> tuple[Dataset, ScoredBoxes]:
+    """Read a data set with boxes that a program found, each with its score."""
+    parsed = _parse_strictly(path, format, images)
+    return parsed.dataset, ScoredBoxes(parsed.image, parsed.label, parsed.boxes, parsed.score)
+
+
+def _parse_strictly(path: Path | str, format: str, images: Path | str | None) -> Parsed:
+    findings = Findings()
+    parsed = parse(Path(path), format, None if images is None else Path(images), findings)
+    findings.raise_first_error()
+    return parsed
+
+
+def parse(path: Path, format: str, images: Path | None, findings: Findings) -> Parsed:
+    """Read a data set, noting what is wrong with it; what cannot be used is left out."""
+    if format != "auto" and format not in FORMATS:
+        raise InputError(f"there is no format {format!r}; known are auto, {', '.join(FORMATS)}")
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file or folder")
+    if images is not None and not images.is_dir():
+        raise InputError(f"{images}: there is no such image folder")
+    if format == "auto":
+        path, format = recognise(path)
+    elif path.is_dir() and format not in ("voc", "ilsvrc", "yolo", "folders"):
+        path = _only_file(path, format)
+    builder = Builder(findings, images)
+    try:
+        _module(format).parse(path, builder)
+    except UnicodeError as error:  # a name with half a character pair reached the file system
+        raise InputError(f"{path}: has a name that is not text") from error
+    return builder.build(str(path))
+
+
+def recognise(path: Path) -> tuple[Path, str]:
+    """The file or folder that holds the annotations, and its format."""
+    files = annotation_files(path) if path.is_dir() else []
+    for format in FORMATS:
+        if not (files and format == "folders") and _module(format).matches(path):
+            return path, format
+    if len(files) == 1:
+        return recognise(files[0])
+    if files:
+        raise InputError(
+            f"{path}: holds several data sets ({', '.join(file.name for file in files)}); name one of them"
+        )
+    raise InputError(f"{path}: no known data set here; name its format with --format ({', '.join(FORMATS)})")
+
+
+def annotation_files(folder: Path) -> list[Path]:
+    """The annotation files that lie directly in a folder."""
+    files = (file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
+    return sorted(file for file in files if file.suffix.lower() in _SINGLE_FILES and not file.name.startswith("."))
+
+
+def _only_file(folder: Path, format: str) -> Path:
+    files = [file for file in annotation_files(folder) if _module(format).matches(file)]
+    if len(files) != 1:
+        raise InputError(f"{folder}: holds {len(files)} files that could be {format}; name the file")
+    return files[0]
+
+
+def _module(format: str) -> ModuleType:
+    return importlib.import_module(f"pairloc.data.{FORMATS[format]}")

@@ -1,0 +1,105 @@
+"""PASCAL VOC folders: one XML file an image, with 1-based inclusive corners."""
+
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from pairloc.data.building import SUFFIXES, Builder, number, pictures_below
+from pairloc.errors import InputError
+from pairloc.files import read_text, read_xml
+
+_PICTURE_FOLDERS = ("JPEGImages", "images", "Images", ".")
+
+
+def matches(path: Path) -> bool:
+    """Whether this is a VOC folder, a VOCdevkit with one year in it, or an image set of one."""
+    return _root(path) is not None and not (_root(path) or path).joinpath("Annotations", "DET").is_dir()
+
+
+def parse(path: Path, builder: Builder) -> None:
+    """Read the XML files of a VOC folder, or of the images an image set (`ImageSets/Main/train.txt`) lists."""
+    root = _root(path)
+    if root is None:
+        raise InputError(f"{path}: is not a VOC folder: it has no folder 'Annotations'")
+    annotations = root / "Annotations"
+    if path.is_file():
+        xmls = [annotations / f"{name}.xml" for name, _ in image_set(path, builder)]
+    else:
+        xmls = sorted(annotations.rglob("*.xml"))
+    if builder.folder is None:
+        builder.folder = next((root / name for name in _PICTURE_FOLDERS if (root / name).is_dir()), root)
+    files = PictureNames(builder.folder)
+    for xml in xmls:
+        stem = xml.relative_to(annotations).with_suffix("").as_posix()
+        parse_xml(xml, files.find(stem), builder, first_pixel=1)
+
+
+def _root(path: Path) -> Path | None:
+    """The folder that holds `Annotations`."""
+    if path.is_file():
+        folders = path.parents[:4] if path.suffix == ".txt" and "ImageSets" in path.parts else []
+        return next((folder for folder in folders if (folder / "Annotations").is_dir()), None)
+    if (path / "Annotations").is_dir():
+        return path
+    years = [folder for folder in path.glob("VOC*") if (folder / "Annotations").is_dir()]
+    return years[0] if len(years) == 1 else None
+
+
+def image_set(path: Path, builder: Builder) -> list[tuple[str, str]]:
+    """The (name, place) of the lines of an image set; what follows the name, such as a number, is passed over."""
+    lines = []
+    for number_, line in enumerate(read_text(path).splitlines(), start=1):
+        place = f"{path}: line {number_}"
+        if line.strip() and (name := builder.file_name(line.split()[0], place)):
+            lines.append((name, place))
+    return lines
+
+
+class PictureNames:
+    """Finds the picture that belongs to an annotation by its name without the ending."""
+
+    def __init__(self, folder: Path) -> None:
+        self._by_stem: dict[str, str] = {}
+        for name in pictures_below(folder) if folder.is_dir() else []:
+            self._by_stem.setdefault(name.rpartition(".")[0], name)
+
+    def find(self, stem: str) -> str | None:
+        """The picture's name below the folder, or None."""
+        return self._by_stem.get(stem)
+
+
+def parse_xml(
+    xml: Path, picture: str | None, builder: Builder, *, first_pixel: int, names: dict[str, str] | None = None
+) -> None:
+    """Add one annotation file: `picture` is its picture's name, where one was found; `names` renames classes.
+
+    The upper left pixel counts as `first_pixel` (VOC: 1, ILSVRC: 0), and xmax, ymax belong to the box.
+    """
+    root = read_xml(xml)
+    width, height = (root.findtext(f"size/{side}") for side in ("width", "height"))
+    filled = width not in (None, "", "0") and height not in (
+        None,
+        "",
+        "0",
+    )  # tools write 0 where they do not know
+    image = builder.image(picture or _file_name(root, xml), str(xml), size=(width, height) if filled else None)
+    for index, thing in enumerate(root.iter("object")):
+        place = f"{xml}: object {index + 1}"
+        name = (thing.findtext("name") or "").strip()
+        label = builder.label((names or {}).get(name, name), place)
+        box = thing.find("bndbox")
+        if box is None:
+            builder.tag(image, label)
+            continue
+        x1, y1, x2, y2 = (number(box.findtext(side) or "") for side in ("xmin", "ymin", "xmax", "ymax"))
+        if x1 is None or y1 is None or x2 is None or y2 is None:
+            builder.findings.add("bad-entry", place, "the box has no four numbers xmin, ymin, xmax, ymax")
+            continue
+        corners = [x1 - first_pixel, y1 - first_pixel, x2 - first_pixel + 1, y2 - first_pixel + 1]
+        ignored = (thing.findtext("difficult") or "0").strip() == "1"
+        builder.box(image, label, corners, place, ignored=ignored, score=thing.findtext("score"))
+
+
+def _file_name(root: Element, xml: Path) -> str:
+    """The name an annotation gives its picture; ILSVRC leaves the ending out."""
+    name = (root.findtext("filename") or xml.stem).strip()
+    return name if name.lower().endswith(SUFFIXES) else f"{name}.jpg"

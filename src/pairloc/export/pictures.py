@@ -1,0 +1,72 @@
+"""What writers need of the pictures: their sizes, and copies where a format keeps pictures and labels together."""
+
+import math
+import os
+import shutil
+from collections import defaultdict
+from pathlib import Path, PurePosixPath
+
+from pairloc.data.dataset import Dataset, Size
+from pairloc.data.pictures import PictureError, read_header
+from pairloc.data.scored import ScoredBoxes
+from pairloc.errors import InputError
+
+
+class Pictures:
+    """The pictures of a data set; `images` is their folder where the user wants them to go along."""
+
+    def __init__(self, dataset: Dataset, images: Path | None) -> None:
+        self._dataset = dataset
+        self._images = images
+        self._folder = images or dataset.folder
+
+    def size(self, index: int) -> Size:
+        """(width, height) of an image, from the annotations or else from the picture."""
+        image = self._dataset.images[index]
+        if image.size is not None:
+            return image.size
+        if self._folder is None:
+            raise InputError(f"{image.file}: its size is not known; name the image folder with --images")
+        try:
+            return read_header(self._folder / image.file).size
+        except PictureError as error:
+            raise InputError(f"{self._folder / image.file}: {error}; its size is needed") from error
+
+    def copy_to(self, folder: Path) -> bool:
+        """Put the pictures into a folder, as links where the file system can; False where the user named none."""
+        if self._images is None:
+            return False
+        for image in self._dataset.images:
+            source, destination = self._images / image.file, folder / image.file
+            if not source.is_file():
+                raise InputError(f"{source}: the picture is not there")
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source.resolve(), destination)
+            except OSError:  # another disk, or one that knows no links
+                shutil.copyfile(source, destination)
+        return True
+
+
+def by_image(dataset: Dataset, boxes: ScoredBoxes) -> list[list[int]]:
+    """For every image the rows of its boxes."""
+    rows = defaultdict(list)
+    for row, image in enumerate(boxes.image.tolist()):
+        rows[image].append(row)
+    return [rows[index] for index in range(len(dataset))]
+
+
+def stems(dataset: Dataset) -> list[str]:
+    """The images' names without endings, for formats with a file per image; two of one stem are an error."""
+    names = [PurePosixPath(image.file).with_suffix("").as_posix() for image in dataset.images]
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if (first := seen.setdefault(name, index)) != index:
+            files = f"{dataset.images[first].file!r} and {dataset.images[index].file!r}"
+            raise InputError(f"{files} would share one label file; rename one of them")
+    return names
+
+
+def has_score(score: float) -> bool:
+    """Whether a box came with a score (NaN says it did not)."""
+    return not math.isnan(score)

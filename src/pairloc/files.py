@@ -1,0 +1,148 @@
+"""Untrusted files are read defensively; results are written whole or not at all."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+
+from pairloc import __version__
+from pairloc.errors import InputError
+
+MANIFEST = "manifest.json"
+_LARGEST = 4 << 30  # no annotation file of any known data set comes near; beyond it memory would
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of an annotation file; a missing, unreadable, empty or absurdly large one is an InputError."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"{path}: is larger than {_LARGEST >> 30} GiB; this is not an annotation file")
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({reason(error)})") from error
+    if not content.strip():
+        raise InputError(f"{path}: is empty")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """An annotation file as text: UTF-8, with or without a byte order mark."""
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file's value; syntax errors name line and column."""
+    content = read_bytes(path)
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}: line {error.lineno}, column {error.colno}: is not valid JSON ({error.msg})"
+        ) from error
+    except RecursionError as error:
+        raise InputError(f"{path}: is nested too deeply to be an annotation file") from error
+    except ValueError as error:  # undecodable text, or a number of thousands of digits
+        raise InputError(f"{path}: is not valid JSON ({reason(error)})") from error
+
+
+def read_xml(path: Path) -> Element:
+    """An XML file's root. Any DTD is refused, and with it every entity: none is expanded, none is fetched."""
+
+    def refuse(name: str, *_: object) -> None:
+        raise InputError(f"{path}: has a DTD (<!DOCTYPE {name[:40]}>); remove it, annotations need none")
+
+    builder = TreeBuilder()
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.data
+    try:
+        parser.Parse(read_bytes(path), True)
+        root = builder.close()
+    except expat.ExpatError as error:
+        raise InputError(f"{path}: line {error.lineno}: is not valid XML ({reason(error)})") from error
+    except (AssertionError, LookupError, ValueError) as error:  # e.g. an encoding that does not exist
+        raise InputError(f"{path}: is not valid XML ({reason(error)})") from error
+    return root
+
+
+def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
+    """Write JSON of one spelling: UTF-8, no NaN, a newline at the end."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent, separators=separators)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def reason(error: BaseException) -> str:
+    """An exception in few words, without repeating the path."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+
+
+@contextlib.contextmanager
+def output_folder(path: Path, made_by: str, settings: Mapping[str, object]) -> Iterator[Path]:
+    """A folder to write results into that appears under its name only when all of it is there.
+
+    The manifest names the verb, its settings and the hash of every file. The same verb with the same settings may
+    write again; a folder that holds anything else is refused before any work is done.
+    """
+    label = {"made_by": made_by, "settings": dict(settings)}
+    _refuse_other_work(path, label)
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        files = sorted(file for file in partial.rglob("*") if file.is_file())
+        hashes = {file.relative_to(partial).as_posix(): sha256(file) for file in files}
+        write_json(partial / MANIFEST, label | {"pairloc": __version__, "files": hashes}, indent=1)
+        _move_into_place(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _refuse_other_work(path: Path, label: Mapping[str, object]) -> None:
+    try:
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return
+        if not path.is_dir():
+            raise InputError(f"{path}: is a file; the output needs a folder")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written to ({reason(error)})") from error
+    remedy = "name another output folder, or delete this one"
+    manifest = read_json(path / MANIFEST) if (path / MANIFEST).is_file() else None
+    if not isinstance(manifest, dict) or "made_by" not in manifest:
+        raise InputError(f"{path}: already holds other work; {remedy}")
+    if manifest["made_by"] != label["made_by"]:
+        raise InputError(f"{path}: already holds the output of {manifest['made_by']!r}; {remedy}")
+    if manifest.get("settings") != json.loads(json.dumps(label["settings"])):
+        raise InputError(f"{path}: already holds the output of the same verb with other settings; {remedy}")
+
+
+def _move_into_place(partial: Path, path: Path) -> None:
+    if not path.exists() or not any(path.iterdir()):
+        partial.rename(path)
+        return
+    files = [file for file in partial.rglob("*") if file.is_file() and file.name != MANIFEST]
+    for file in [*files, partial / MANIFEST]:
+        destination = path / file.relative_to(partial)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(destination)
