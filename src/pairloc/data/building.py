@@ -18,6 +18,7 @@ from pairloc.errors import shown
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 EDGE = 1.0  # px a box may leave its image unremarked: formats differ by one in where they count from
 _LONGEST_SIDE = 1 << 20
+_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, half characters, line and paragraph ends
 
 
 @dataclass(frozen=True)
@@ -225,10 +226,10 @@ def pictures_below(folder: Path) -> list[str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether a name can be printed, written to a file and read back: any script, no control characters."""
-    if not value.strip() or len(value) > 1000:
+    """Whether a name can be printed, written in every format and read back: any script, no control characters."""
+    if not value.strip() or len(value) > 1000 or "\ufffe" in value or "\uffff" in value:
         return False
-    return value.isprintable() or not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in value)
+    return value.isprintable() or not any(unicodedata.category(letter) in _UNWRITABLE for letter in value)
 
 
 def _show_box(box: Floats) -> str:

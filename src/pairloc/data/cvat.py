@@ -10,8 +10,11 @@ _CORNERS = ("xtl", "ytl", "xbr", "ybr")
 
 
 def matches(path: Path) -> bool:
-    """Whether this is CVAT's XML file by its ending."""
-    return path.suffix.lower() == ".xml"
+    """Whether this is an XML file that begins as CVAT's do."""
+    if path.suffix.lower() != ".xml" or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return b"<annotations" in stream.read(4096)
 
 
 def parse(path: Path, builder: Builder) -> None:

@@ -38,7 +38,7 @@ def _parse(path: Path, builder: Builder, names_file: Path | None) -> None:
     files = PictureNames(builder.folder)
     names = synset_names(root, names_file)
     if path.is_file():
-        listed = image_set(path, builder)
+        listed = image_set(path, builder, lambda name: files.find(name) is not None)
         stems = [(name if "/" in name else f"{path.stem}/{name}", place) for name, place in listed]
     else:
         stems = [

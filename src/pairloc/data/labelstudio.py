@@ -90,9 +90,9 @@ def _corners(value: dict[str, Any], result: dict[str, Any]) -> list[object]:
     if None in sides or None in size:
         return []
     x, y, width, height = (float(side or 0) * float(size[axis % 2] or 0) / 100 for axis, side in enumerate(sides))
-    angle = math.radians((number(value.get("rotation", 0)) or 0.0) % 360) if value.get("rotation") else 0.0
-    if not math.isfinite(angle):
-        return []
+    angle = math.radians(number(value.get("rotation", 0)) or 0.0)
+    if not math.isfinite(x + y + width + height + angle):
+        return [math.nan] * 4
     sin, cos = math.sin(angle), math.cos(angle)
     xs = [x, x + width * cos, x - height * sin, x + width * cos - height * sin]
     ys = [y, y + width * sin, y + height * cos, y + width * sin + height * cos]

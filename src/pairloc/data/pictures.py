@@ -12,7 +12,7 @@ from pairloc.data.dataset import Size
 from pairloc.files import reason
 
 MOST_PIXELS = 200_000_000  # about 14,000 x 14,000; more is a scanner's sheet or an attack
-_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 _ORIENTATION = 0x0112
 # What PIL's plugins raise on damaged files; none of them is an error of ours.
 _DAMAGE = (
@@ -53,6 +53,8 @@ def read_header(path: Path, *, deep: bool = False) -> Header:
     if not path.is_file():
         raise PictureError("missing-picture", "the file is not there")
     try:
+        if not _has_its_end(path):
+            raise PictureError("truncated-picture", "ends before its last mark")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(path, formats=_FORMATS) as picture:
@@ -60,9 +62,8 @@ def read_header(path: Path, *, deep: bool = False) -> Header:
                 if width * height > MOST_PIXELS:
                     raise PictureError("huge-picture", f"unpacks to {width} x {height} pixels")
                 header = Header((width, height), _orientation(picture))
-                whole = _has_its_end(path, picture.format or "")
-                if deep and whole:
-                    picture.load()
+            if deep:
+                _decode(path)
     except Image.DecompressionBombError as error:
         raise PictureError("huge-picture", "unpacks to more pixels than any photograph has") from error
     except PIL.UnidentifiedImageError as error:
@@ -70,9 +71,15 @@ def read_header(path: Path, *, deep: bool = False) -> Header:
     except _DAMAGE as error:
         kind = "truncated-picture" if "truncated" in str(error) else "unreadable-picture"
         raise PictureError(kind, f"cannot be decoded ({reason(error)})") from error
-    if not whole:
-        raise PictureError("truncated-picture", "ends before its last mark")
     return header
+
+
+def _decode(path: Path) -> None:
+    """Unpack a whole picture, to see that it can be; check sums first, where the format has them."""
+    with Image.open(path, formats=_FORMATS) as picture:
+        picture.verify()
+    with Image.open(path, formats=_FORMATS) as picture:
+        picture.load()
 
 
 def _orientation(picture: Image.Image) -> int:
@@ -84,21 +91,19 @@ def _orientation(picture: Image.Image) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _has_its_end(path: Path, format: str) -> bool:
+def _has_its_end(path: Path) -> bool:
     """Whether the file reaches the mark its format ends with: finds most truncated files without decoding."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(12)
         stream.seek(max(0, size - 4096))
         tail = stream.read()
-    match format:
-        case "JPEG" | "MPO":
-            return b"\xff\xd9" in tail
-        case "PNG":
-            return b"IEND" in tail
-        case "WEBP":
-            return size >= 8 + int.from_bytes(head[4:8], "little")
-        case "GIF":
-            return b"\x3b" in tail
-        case _:
-            return True
+    if head.startswith(b"\xff\xd8"):  # JPEG; some cameras write on after the mark
+        return b"\xff\xd9" in tail
+    if head.startswith(b"\x89PNG"):
+        return b"IEND" in tail
+    if head.startswith(b"RIFF"):  # WebP
+        return size >= 8 + int.from_bytes(head[4:8], "little")
+    if head.startswith(b"GIF8"):
+        return tail.rstrip(b"\0").endswith(b"\x3b")
+    return True

@@ -23,7 +23,7 @@ FORMATS = {
     "cvat": "cvat",
     "folders": "folders",
 }
-_SINGLE_FILES = (".json", ".csv", ".tsv", ".xml")
+_SINGLE_FILES = ("csv", "label-studio", "coco", "cvat")
 
 
 def read(path: Path | str, format: str = "auto", images: Path | str | None = None) -> Dataset:
@@ -93,8 +93,10 @@ def recognise(path: Path) -> tuple[Path, str]:
 
 def annotation_files(folder: Path) -> list[Path]:
     """The annotation files that lie directly in a folder."""
-    files = (file for file in folder.iterdir() if file.is_file() and file.name != MANIFEST)
-    return sorted(file for file in files if file.suffix.lower() in _SINGLE_FILES and not file.name.startswith("."))
+    files = (file for file in folder.iterdir() if file.name != MANIFEST and not file.name.startswith("."))
+    return sorted(
+        file for file in files if file.is_file() and any(_module(format).matches(file) for format in _SINGLE_FILES)
+    )
 
 
 def _only_file(folder: Path, format: str) -> Path:

@@ -1,5 +1,6 @@
 """PASCAL VOC folders: one XML file an image, with 1-based inclusive corners."""
 
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -22,7 +23,8 @@ def parse(path: Path, builder: Builder) -> None:
         raise InputError(f"{path}: is not a VOC folder: it has no folder 'Annotations'")
     annotations = root / "Annotations"
     if path.is_file():
-        xmls = [annotations / f"{name}.xml" for name, _ in image_set(path, builder)]
+        listed = image_set(path, builder, lambda name: (annotations / f"{name}.xml").is_file())
+        xmls = [annotations / f"{name}.xml" for name, _ in listed]
     else:
         xmls = sorted(annotations.rglob("*.xml"))
     if builder.folder is None:
@@ -44,13 +46,15 @@ def _root(path: Path) -> Path | None:
     return years[0] if len(years) == 1 else None
 
 
-def image_set(path: Path, builder: Builder) -> list[tuple[str, str]]:
-    """The (name, place) of the lines of an image set; what follows the name, such as a number, is passed over."""
+def image_set(path: Path, builder: Builder, is_there: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """The (name, place) of the lines of an image set; a number behind a name (`000012 -1`) is passed over."""
     lines = []
-    for number_, line in enumerate(read_text(path).splitlines(), start=1):
+    for number_, line in enumerate(read_text(path).split("\n"), start=1):
         place = f"{path}: line {number_}"
-        if line.strip() and (name := builder.file_name(line.split()[0], place)):
-            lines.append((name, place))
+        if line.strip() and (name := builder.file_name(line.strip(), place)):
+            first, _, last = name.rpartition(" ")
+            is_flagged = first and last.lstrip("-").isdecimal() and not is_there(name)
+            lines.append((first.strip() if is_flagged else name, place))
     return lines
 
 

@@ -105,7 +105,7 @@ def _picture_names(settings: dict[str, Any], root: Path, file: Path, builder: Bu
                 prefix = PurePosixPath(found.relative_to(root).as_posix())
                 names |= dict.fromkeys((prefix / name).as_posix() for name in pictures_below(found))
             else:
-                lines = read_text(found).splitlines() if found.stat().st_size else []
+                lines = read_text(found).split("\n") if found.stat().st_size else []
                 for line_number, line in enumerate(lines, start=1):
                     if line.strip() and (name := builder.file_name(line.strip(), f"{found}: line {line_number}")):
                         names[name] = None

@@ -1,0 +1,98 @@
+"""Small data sets for tests, in every format."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image as Pil
+
+from pairloc.data.dataset import Dataset, Image
+from pairloc.data.scored import ScoredBoxes
+
+Json = dict[str, object]
+
+
+def picture(path: Path, size: tuple[int, int] = (40, 30), *, orientation: int | None = None) -> Path:
+    """A picture on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Pil.new("RGB", size, (200, 30, 30))
+    if orientation is None:
+        image.save(path)
+    else:
+        exif = Pil.Exif()
+        exif[0x0112] = orientation
+        image.save(path, exif=exif)
+    return path
+
+
+def sample() -> tuple[Dataset, ScoredBoxes]:
+    """Three images, two classes, one image without a box."""
+    images = (Image(1, "a.png", (40, 30)), Image(2, "sub dir/b c.png", (50, 60)), Image(7, "empty.png", (10, 10)))
+    dataset = Dataset(images, ("hot dog", "cat"), ((0, 1), (1,), ()))
+    boxes = ScoredBoxes(
+        np.array([0, 0, 1]),
+        np.array([0, 1, 1]),
+        np.array([[1.0, 2.0, 11.0, 12.0], [0.0, 0.0, 40.0, 30.0], [10.0, 20.0, 50.0, 60.0]]),
+        np.array([0.5, 0.25, 1.0]),
+    )
+    return dataset, boxes
+
+
+def write_pictures(folder: Path, dataset: Dataset) -> Path:
+    """The pictures of a data set."""
+    for image in dataset.images:
+        picture(folder / image.file, image.size or (8, 8))
+    return folder
+
+
+def coco(**changes: object) -> Json:
+    """A small valid COCO file's content; a key replaces that part."""
+    return {
+        "images": [
+            {"id": 1, "file_name": "a.png", "width": 40, "height": 30},
+            {"id": 2, "file_name": "b.png", "width": 40, "height": 30},
+        ],
+        "categories": [{"id": 5, "name": "hot dog"}, {"id": 9, "name": "cat"}],
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 5, "bbox": [1, 2, 10, 10], "iscrowd": 0},
+            {"id": 2, "image_id": 2, "category_id": 9, "bbox": [0, 0, 40, 30], "iscrowd": 0},
+        ],
+    } | changes
+
+
+def write_json(path: Path, content: object) -> Path:
+    """A JSON file as another program would write it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def voc_xml(name: str, *objects: tuple[str, int, int, int, int], size: tuple[int, int] = (40, 30)) -> str:
+    """An annotation as VOC and ILSVRC have it."""
+    things = "".join(
+        f"<object><name>{label}</name><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax>"
+        "</bndbox></object>"
+        for label, x1, y1, x2, y2 in objects
+    )
+    width, height = size
+    sides = f"<size><width>{width}</width><height>{height}</height></size>"
+    return f"<annotation><filename>{name}</filename>{sides}{things}</annotation>"
+
+
+def write_ilsvrc(root: Path) -> Path:
+    """A toy ILSVRC DET folder of two validation and two training images."""
+    for name, synset in (
+        ("val/ILSVRC2013_val_00000001", "n01"),
+        ("val/ILSVRC2013_val_00000002", "n02"),
+        ("train/ILSVRC2013_train/n01/n01_1", "n01"),
+        ("train/ILSVRC2013_train/n02/n02_1", "n02"),
+    ):
+        xml = root / "Annotations" / "DET" / f"{name}.xml"
+        xml.parent.mkdir(parents=True, exist_ok=True)
+        xml.write_text(voc_xml(Path(name).name, (synset, 0, 0, 9, 19)))
+        picture(root / "Data" / "DET" / f"{name}.JPEG".replace("JPEG", "jpeg"))
+    (root / "map_det.txt").write_text("n01 1 hot dog\nn02 2 zebra\n")
+    sets = root / "ImageSets" / "DET"
+    sets.mkdir(parents=True)
+    (sets / "val.txt").write_text("ILSVRC2013_val_00000001 1\nILSVRC2013_val_00000002 2\n")
+    return root
