@@ -175,11 +175,12 @@ def split_coco17(
     from pairloc.data import splits
     from pairloc.data.reading import read_annotated
 
-    parts = [read_annotated(file) for file in [annotations, *([val] if val else [])]]
-    split = splits.split_coco17(*parts)
-    in_train = sum(image.id in {image.id for image in parts[0][0].images} for image in split.target[0].images)
     files = [annotations, *([val] if val else [])]
+    parts = [read_annotated(file) for file in files]
+    split = splits.split_coco17(*parts)
     _write_split(split, out, "pairloc split coco17", {"annotations": [str(file) for file in files]})
+    train_ids = {image.id for image in parts[0][0].images}
+    in_train = sum(image.id in train_ids for image in split.target[0].images)
     print(f"  target images from training annotations {in_train}, from validation {len(split.target[0]) - in_train}")
 
 
@@ -252,7 +253,7 @@ def export(
     to: Annotated[str, typer.Option("--to", help="coco, voc, yolo, label-studio, cvat or csv.")],
     out: Out,
     images: Annotated[
-        Path | None, typer.Option("--images", help="Put these pictures beside the labels (voc, yolo).")
+        Path | None, typer.Option("--images", help="Put these pictures beside the labels (voc, yolo, cvat).")
     ] = None,
     format: Format = "auto",
 ) -> None:

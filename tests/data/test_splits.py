@@ -67,6 +67,14 @@ def test_coco17_on_a_hand_made_file_with_known_counts() -> None:
     assert len(COCO17) == 17
 
 
+def test_coco17_when_each_file_knows_its_own_classes_only() -> None:
+    train = annotated([[("person", False)]], names=("person",))
+    val = annotated([[("cat", False)]], first_id=2, names=("cat",))
+    split = split_coco17(train, val)
+    assert (ids(split.source), split.source[0].classes) == ([1], ("person",))
+    assert (ids(split.target), split.target[0].classes) == ([2], ("cat",))
+
+
 things = st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=4)
 
 

@@ -37,7 +37,8 @@ class Builder:
     """Takes images, classes, tags and boxes from a reader in any order the format has them.
 
     Whatever cannot be used becomes a finding and is left out, so that a reader can go on and `doctor` can name
-    everything at once; `read` turns the first error into an InputError.
+    everything at once; `read` turns the first error into an InputError. A place may be anything whose text names it:
+    it becomes text only when there is something to say.
     """
 
     def __init__(self, findings: Findings, images: Path | None = None) -> None:
@@ -50,9 +51,11 @@ class Builder:
         self._by_id: dict[int | str, int] = {}
         self._by_file: dict[str, int] = {}
         self._rows: list[tuple[int, int, float, float, float, float, bool, float]] = []
-        self._places: list[str] = []
+        self._places: list[object] = []
 
-    def image(self, file: object, place: str, *, id: object = None, size: tuple[object, object] | None = None) -> int:
+    def image(
+        self, file: object, place: object, *, id: object = None, size: tuple[object, object] | None = None
+    ) -> int:
         """Add an image; its index, or -1 where it cannot be one. Without an id images count from 1."""
         name = self.file_name(file, place)
         if name is None:
@@ -78,7 +81,7 @@ class Builder:
         """The index of the image with this (already checked) file name."""
         return self._by_file.get(name)
 
-    def file_name(self, file: object, place: str) -> str | None:
+    def file_name(self, file: object, place: object) -> str | None:
         """A picture's name below the image folder, or None with a finding."""
         if not isinstance(file, str) or not _is_text(file):
             self.findings.add("bad-entry", place, f"the file name is {shown(file)}")
@@ -92,7 +95,7 @@ class Builder:
             return None
         return path.as_posix()
 
-    def label(self, name: object, place: str, *, id: int | None = None) -> int:
+    def label(self, name: object, place: object, *, id: int | None = None) -> int:
         """The index of a class, added where it is new; -1 where the name cannot be one."""
         if not isinstance(name, str) or not _is_text(name):
             return self._refuse("bad-entry", place, f"the class name is {shown(name)}")
@@ -112,7 +115,7 @@ class Builder:
         image: int,
         label: int,
         corners: Sequence[object],
-        place: str,
+        place: object,
         *,
         ignored: bool = False,
         score: object = None,
@@ -120,8 +123,8 @@ class Builder:
         """Add a box (x1, y1, x2, y2) of a class; unless it is ignored the image gets the tag too."""
         if image < 0 or label < 0:
             return
-        numbers = tuple(number(corner) for corner in corners)
-        if len(numbers) != 4 or None in numbers:
+        x1, y1, x2, y2 = map(number, corners) if len(corners) == 4 else (None,) * 4
+        if x1 is None or y1 is None or x2 is None or y2 is None:
             self._refuse("bad-entry", place, f"the box is {shown(corners)}, not four numbers")
             return
         value = math.nan if score is None else number(score)
@@ -130,7 +133,6 @@ class Builder:
             return
         if ignored:
             self.findings.add("crowd-box", place, "is marked as crowd or difficult")
-        x1, y1, x2, y2 = (float(corner or 0.0) for corner in numbers)
         self._rows.append((image, label, x1, y1, x2, y2, ignored, value))
         self._places.append(place)
 
@@ -143,7 +145,7 @@ class Builder:
                 self.folder = folder
                 return
 
-    def build(self, place: str) -> Parsed:
+    def build(self, place: object) -> Parsed:
         """Everything that was added and could be kept."""
         if not self.images and not self.findings.errors:
             self.findings.add("no-images", place, "there is no image in it")
@@ -187,7 +189,7 @@ class Builder:
         ids = self._class_ids
         return ids if len(set(ids)) == len(ids) else list(range(1, len(ids) + 1))
 
-    def _size(self, size: tuple[object, object] | None, place: str) -> Size | None:
+    def _size(self, size: tuple[object, object] | None, place: object) -> Size | None:
         if size is None or size == (None, None):
             return None
         width, height = (number(side) for side in size)
@@ -196,13 +198,15 @@ class Builder:
             return None
         return int(width), int(height)
 
-    def _refuse(self, kind: str, place: str, problem: str) -> int:
+    def _refuse(self, kind: str, place: object, problem: str) -> int:
         self.findings.add(kind, place, problem)
         return -1
 
 
 def number(value: object) -> float | None:
     """A JSON number, or text that is one, as a float; None for anything else."""
+    if type(value) is float:  # by far the most frequent
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -1,8 +1,9 @@
 """COCO JSON: boxes, or only the classes of every image."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,19 +45,29 @@ def parse(path: Path, builder: Builder) -> None:
     )
 
 
-def _entries(content: dict[str, Any], key: str, path: Path, builder: Builder) -> list[tuple[str, dict[str, Any]]]:
+class Place(NamedTuple):
+    """Where an entry stands; text only when asked, since there are a million of them."""
+
+    path: Path
+    key: str
+    row: int
+    id: object
+
+    def __str__(self) -> str:
+        known = f" (id {shown(self.id)})" if isinstance(self.id, int | str) else ""
+        return f"{self.path}: {self.key}[{self.row}]{known}"
+
+
+def _entries(content: dict[str, Any], key: str, path: Path, builder: Builder) -> Iterator[tuple[Place, dict[str, Any]]]:
     """The entries of a list with the place of each."""
     entries = content.get(key) or []
     if not isinstance(entries, list):
         raise InputError(f"{path}: '{key}' is {shown(entries)}, not a list")
-    found = []
     for index, entry in enumerate(entries):
-        place = f"{path}: {key}[{index}]"
         if isinstance(entry, dict):
-            found.append((place, entry))
+            yield Place(path, key, index, entry.get("id")), entry
         else:
-            builder.findings.add("bad-entry", place, f"is {shown(entry)}, not an object")
-    return found
+            builder.findings.add("bad-entry", Place(path, key, index, None), f"is {shown(entry)}, not an object")
 
 
 def _categories(content: dict[str, Any], path: Path, builder: Builder) -> dict[object, int]:
@@ -103,7 +114,6 @@ def _annotations(content: dict[str, Any], path: Path, builder: Builder, labels: 
                 builder.findings.add("duplicate-id", place, f"annotation id {shown(id)} was used before")
                 continue
             seen.add(id)
-            place = f"{place} (id {shown(id)})"  # noqa: PLW2901 - the same place, told better
         image = builder.find_image(entry.get("image_id"))
         if image is None:
             builder.findings.add("unknown-image", place, f"there is no image with id {shown(entry.get('image_id'))}")
@@ -122,7 +132,7 @@ def _annotations(content: dict[str, Any], path: Path, builder: Builder, labels: 
         )
 
 
-def _known(id: object, labels: dict[object, int], place: str, builder: Builder) -> int:
+def _known(id: object, labels: dict[object, int], place: Place, builder: Builder) -> int:
     """The class index of a category id, or -1 with a finding."""
     if isinstance(id, int | str) and id in labels:
         return labels[id]

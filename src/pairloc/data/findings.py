@@ -87,10 +87,10 @@ class Findings:
     def __init__(self) -> None:
         self._found: list[Finding] = []
 
-    def add(self, kind: str, place: str, problem: str) -> None:
-        """Note that `problem` was found at `place`; the kind brings severity and remedy."""
+    def add(self, kind: str, place: object, problem: str) -> None:
+        """Note that `problem` was found at `place`, whose text names it; the kind brings severity and remedy."""
         assert kind in KINDS
-        self._found.append(Finding(kind, place, problem))
+        self._found.append(Finding(kind, str(place), problem))
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._found)

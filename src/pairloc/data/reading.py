@@ -10,7 +10,7 @@ from pairloc.data.findings import Findings
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
-from pairloc.files import MANIFEST
+from pairloc.files import MANIFEST, no_garbage_collection
 
 # In the order in which `auto` asks them whether a path is theirs. To add one: a module with `matches` and `parse`.
 FORMATS = {
@@ -70,7 +70,8 @@ def parse(path: Path, format: str, images: Path | None, findings: Findings) -> P
         path = _only_file(path, format)
     builder = Builder(findings, images)
     try:
-        _module(format).parse(path, builder)
+        with no_garbage_collection():
+            _module(format).parse(path, builder)
     except UnicodeError as error:  # a name with half a character pair reached the file system
         raise InputError(f"{path}: has a name that is not text") from error
     return builder.build(str(path))

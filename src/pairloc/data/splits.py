@@ -65,8 +65,8 @@ def split_coco17(train: Annotated, val: Annotated | None = None) -> Split:
     boxes are all of target classes, and validation images with a target-class box.
     """
     parts = [train] if val is None else [train, val]
-    targets = [label for label, name in enumerate(train[0].classes) if name in COCO17]
     dataset, truth = merge(parts)
+    targets = [label for label, name in enumerate(dataset.classes) if name in COCO17]
     is_train = np.arange(len(dataset)) < len(train[0])
     has_source, has_target = _shows(dataset, targets)
     return Split(

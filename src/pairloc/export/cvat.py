@@ -49,3 +49,4 @@ def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, pictures: Pictures
                 SubElement(box, "attribute", name="score").text = repr(score)
     indent(root)
     ElementTree(root).write(folder / "annotations.xml", encoding="utf-8", xml_declaration=True)
+    pictures.copy_to(folder / "images")

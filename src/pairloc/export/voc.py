@@ -1,4 +1,4 @@
-"""PASCAL VOC: `Annotations/*.xml` with whole pixels, and the image set that lists them."""
+"""PASCAL VOC: `Annotations/*.xml` with whole pixels, the image set that lists them, and CVAT's list of classes."""
 
 import math
 from pathlib import Path
@@ -36,6 +36,8 @@ def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, pictures: Pictures
     sets = folder / "ImageSets" / "Main"
     sets.mkdir(parents=True)
     (sets / "default.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    lines = "".join(f"{name}:::\n" for name in dataset.classes if ":" not in name)
+    (folder / "labelmap.txt").write_text(f"# label:color_rgb:parts:actions\n{lines}", encoding="utf-8")
     pictures.copy_to(folder / "JPEGImages")
 
 

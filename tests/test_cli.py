@@ -1,0 +1,129 @@
+"""The command line as a user meets it: in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+from helpers import coco, picture, write_ilsvrc, write_json
+
+HEAVY = ("numpy", "torch", "PIL", "pydantic", "yaml")
+
+
+def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pairloc", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    for verb in ("doctor", "scenes", "split", "export", "demo"):
+        assert verb in result.stdout
+    code = f"import sys, pairloc.cli; print([name for name in {HEAVY} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_script_does_what_the_module_does() -> None:
+    script = Path(sys.executable).with_name("pairloc")
+    shown = subprocess.run([script, "--version"], capture_output=True, text=True, check=True).stdout
+    assert shown == run("--version").stdout != ""
+
+
+def test_scenes_doctor_export(tmp_path: Path) -> None:
+    made = run("scenes", "--out", "s", "--source-images", 60, "--target-images", 60, "--size", 48, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "60 images" in made.stdout
+    again = run("scenes", "--out", "s", "--source-images", 60, "--target-images", 60, "--size", 48, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    other = run("scenes", "--out", "s", "--seed", 1, cwd=tmp_path)
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+
+    healthy = run("doctor", "s", cwd=tmp_path)
+    assert healthy.returncode == 0, healthy.stdout
+    assert "This data can be used: 0 errors" in healthy.stdout
+
+    out = run("export", "s/target_truth.json", "--to", "yolo", "--out", "y", "--images", "s/images", cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    assert run("doctor", "y", cwd=tmp_path).returncode == 0
+
+    (tmp_path / "s" / "images" / "target_000061.jpg").unlink()
+    sick = run("doctor", "s", "--json", cwd=tmp_path)
+    assert sick.returncode == 1
+    report = json.loads(sick.stdout)
+    assert {finding["kind"] for finding in report["findings"]} == {"missing-picture"}
+    assert not report["usable"]
+    assert "target_000061.jpg" in run("doctor", "s", cwd=tmp_path).stdout
+
+
+def test_split_classes_and_coco17(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", coco())
+    result = run("split", "classes", "--annotations", "x.json", "--target", "hot dog", "--out", "c", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [
+        "manifest.json", "source.json", "target_tags.csv", "target_truth.json",
+    ]  # fmt: skip
+    val = coco(images=[{"id": 7, "file_name": "c.png", "labels": [9]}], annotations=[])
+    write_json(tmp_path / "val.json", val)
+    result = run("split", "coco17", "--annotations", "x.json", "val.json", "--out", "d", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "source 1 images, 1 boxes, 1 classes" in result.stdout
+    assert "from training annotations 1, from validation 1" in result.stdout
+
+
+def test_split_ilsvrc100(tmp_path: Path) -> None:
+    root = write_ilsvrc(tmp_path / "ILSVRC")
+    result = run("split", "ilsvrc100", "--root", root, "--out", tmp_path / "o", "--boxes-per-class", 5)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "o" / "test_truth.json").is_file()
+
+
+def bad_calls(folder: Path) -> list[tuple[list[object], str]]:
+    (folder / "broken.json").write_text('{"images": [')
+    (folder / "empty.csv").write_text("")
+    (folder / "bomb.xml").write_text('<!DOCTYPE a [<!ENTITY e "x">]><annotations>&e;</annotations>')
+    write_json(folder / "outside.json", coco(images=[{"id": 1, "file_name": "../a.png"}], annotations=[]))
+    good = write_json(folder / "good.json", coco())
+    (folder / "full").mkdir()
+    (folder / "full" / "thesis.txt").write_text("x")
+    export = ["export", good, "--to", "voc", "--out"]
+    return [
+        (["doctor", folder / "none.json"], "no such file"),
+        (["doctor", folder / "broken.json"], "line 1"),
+        (["doctor", folder / "empty.csv"], "is empty"),
+        (["doctor", folder / "bomb.xml"], "has a DTD"),
+        (["doctor", good, "--format", "voc"], "is not a VOC folder"),
+        (["doctor", good, "--format", "pdf"], "no format 'pdf'"),
+        (["export", folder / "outside.json", "--to", "voc", "--out", folder / "o"], "use names below"),
+        (["export", good, "--to", "pdf", "--out", folder / "o"], "no format 'pdf' to export to"),
+        ([*export, folder / "full"], "already holds other work"),
+        ([*export, folder / "full" / "thesis.txt"], "is a file"),
+        ([*export, folder / "full" / "thesis.txt" / "o"], "thesis.txt"),
+        ([*export, "/proc/o"], "/proc"),
+        (["split", "classes", "--annotations", good, "--target", "dgo", "--out", folder / "o"], "no class 'dgo'"),
+        (["scenes", "--out", folder / "o", "--size", "3"], "--size"),
+    ]
+
+
+def test_bad_input_is_one_sentence_exit_2_and_nothing_written(tmp_path: Path) -> None:
+    calls = bad_calls(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for arguments, message in calls:
+        result = run(*arguments)
+        assert result.returncode == 2, (arguments, result.stdout, result.stderr)
+        assert message in result.stderr, arguments
+        assert result.stderr.startswith("pairloc: "), arguments
+        assert result.stderr.count("\n") == 1, arguments
+        assert result.stdout == "", arguments
+        assert sorted(tmp_path.rglob("*")) == before, arguments
+
+
+def test_a_gigapixel_picture_is_a_finding(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", coco())
+    picture(tmp_path / "images" / "a.png")
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "images" / "b.png")
+    result = run("doctor", tmp_path)
+    assert result.returncode == 1
+    assert "unpacks to" in result.stdout
