@@ -70,7 +70,7 @@ def box(**changes: object) -> dict[str, object]:
         ([1, 2], "not a Label Studio export"),
         ({"a": 1}, "no list 'images'"),
         ({"images": []}, "no image"),
-        (coco(images=[{"id": 1}]), r"images\[0\]: the file name is None"),
+        (coco(images=[{"id": 1}]), r"images\[0\] \(id 1\): the file name is None"),
         (coco(images=[{"id": 1, "file_name": "../secret.png"}]), "'../secret.png'; use names below"),
         (coco(images=[{"id": 1, "file_name": "/etc/passwd"}]), "use names below"),
         (coco(images=[{"id": 1, "file_name": "C:\\x.png"}]), "use names below"),

@@ -169,12 +169,12 @@ class Builder:
         """Boxes (n, 4) cut to their images, and which of them (n,) can be kept."""
         unknown = (math.inf, math.inf)
         sizes = np.array([entry.size or unknown for entry in self.images], dtype=np.float64).reshape(-1, 2)[image]
-        finite: Bools = np.isfinite(boxes).all(axis=1)
-        negative: Bools = finite & (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
+        finite = np.asarray(np.isfinite(boxes).all(axis=1))
+        negative = finite & np.asarray((boxes[:, 2:] < boxes[:, :2]).any(axis=1))
+        sound = finite & ~negative
         cut = clip(boxes, sizes)
-        outside = finite & ~negative & (np.abs(cut - boxes).max(axis=1, initial=0) > EDGE)
-        sound: Bools = finite & ~negative
-        empty: Bools = sound & (cut[:, 2:] <= cut[:, :2]).any(axis=1)
+        outside = sound & np.asarray(np.abs(cut - boxes).max(axis=1, initial=0) > EDGE)
+        empty = sound & np.asarray((cut[:, 2:] <= cut[:, :2]).any(axis=1))
         for kind, mask, problem in (
             ("not-a-number", ~finite, "the box has a number that is not finite"),
             ("negative-size", negative, "the box has a negative width or height"),
