@@ -1,0 +1,96 @@
+"""A graph-labelling problem: choose one label a node so that the sum of unary and pairwise potentials is least."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pairloc.inference.uai import read_uai, write_uai
+
+Floats = npt.NDArray[np.float64]
+Edge = tuple[int, int]
+
+
+class Problem:
+    """N nodes with B_i labels each, potentials on nodes and on any subset of edges; to be minimised.
+
+    `unary` is (N, B) or a sequence of N vectors (B_i,). `pairwise` maps an edge (i, j) to its (B_i, B_j) table; an
+    edge given in both directions, or the other way round, is one edge.
+    """
+
+    def __init__(
+        self, unary: Sequence[npt.ArrayLike] | npt.NDArray[np.floating], pairwise: Mapping[Edge, npt.ArrayLike]
+    ) -> None:
+        self.unary = tuple(np.asarray(potentials, dtype=np.float64) for potentials in unary)
+        for node, potentials in enumerate(self.unary):
+            if potentials.ndim != 1:
+                raise ValueError(f"node {node}: its potentials have shape {potentials.shape}, not (labels,)")
+            if not len(potentials):
+                raise ValueError(f"node {node}: has no label (an empty bag)")
+            if not np.isfinite(potentials).all():
+                raise ValueError(f"node {node}: has a potential that is not finite")
+        tables: dict[Edge, Floats] = {}
+        for edge, table in pairwise.items():
+            (i, j), potentials = self._edge(edge, np.asarray(table, dtype=np.float64))
+            tables[i, j] = tables[i, j] + potentials if (i, j) in tables else potentials
+        self.edges: tuple[Edge, ...] = tuple(sorted(tables))
+        self.pairwise = tuple(tables[edge] for edge in self.edges)
+
+    def _edge(self, edge: Edge, table: Floats) -> tuple[Edge, Floats]:
+        """An edge from its lower to its higher node, with its table that way round."""
+        i, j = edge
+        if not (0 <= i < len(self.unary) and 0 <= j < len(self.unary)) or i == j:
+            raise ValueError(f"edge {edge}: does not join two of the {len(self.unary)} nodes")
+        if table.shape != (self.sizes[i], self.sizes[j]):
+            raise ValueError(f"edge {edge}: its table is {table.shape}, not {(self.sizes[i], self.sizes[j])}")
+        if not np.isfinite(table).all():
+            raise ValueError(f"edge {edge}: has a potential that is not finite")
+        return ((i, j), table) if i < j else ((j, i), table.T)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of labels of every node."""
+        return tuple(len(potentials) for potentials in self.unary)
+
+    def __len__(self) -> int:
+        return len(self.unary)
+
+    def energy(self, labels: Sequence[int] | npt.NDArray[np.integer]) -> float:
+        """The sum of the potentials that a labelling (N,) picks."""
+        chosen = self._checked(labels)
+        unary = sum(float(potentials[label]) for potentials, label in zip(self.unary, chosen, strict=True))
+        tables = zip(self.edges, self.pairwise, strict=True)
+        return unary + sum(float(table[chosen[i], chosen[j]]) for (i, j), table in tables)
+
+    def _checked(self, labels: Sequence[int] | npt.NDArray[np.integer]) -> list[int]:
+        chosen = [int(label) for label in labels]
+        if len(chosen) != len(self):
+            raise ValueError(f"{len(chosen)} labels for {len(self)} nodes")
+        for node, (label, size) in enumerate(zip(chosen, self.sizes, strict=True)):
+            if not 0 <= label < size:
+                raise ValueError(f"node {node}: label {label} is out of range, it has {size}")
+        return chosen
+
+    def clamped(self, fixed: Mapping[int, int]) -> "Problem":
+        """The same problem in which a fixed node has its one label only."""
+        for node, label in fixed.items():
+            if not 0 <= node < len(self):
+                raise ValueError(f"node {node}: is fixed, but there are {len(self)} nodes")
+            if not 0 <= label < self.sizes[node]:
+                raise ValueError(f"node {node}: is fixed to label {label}, but it has {self.sizes[node]}")
+        kept = [[fixed[node]] if node in fixed else slice(None) for node in range(len(self))]
+        tables = zip(self.edges, self.pairwise, strict=True)
+        return Problem(
+            [potentials[kept[node]] for node, potentials in enumerate(self.unary)],
+            {(i, j): table[kept[i]][:, kept[j]] for (i, j), table in tables},
+        )
+
+    @classmethod
+    def from_uai(cls, path: Path | str) -> "Problem":
+        """Read a pairwise MARKOV file of the UAI format; its factors are exp(-potential)."""
+        return cls(*read_uai(Path(path)))
+
+    def to_uai(self, path: Path | str) -> None:
+        """Write a MARKOV file of the UAI format."""
+        write_uai(Path(path), self.unary, dict(zip(self.edges, self.pairwise, strict=True)))
