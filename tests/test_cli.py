@@ -1,6 +1,7 @@
 """The command line as a user meets it: in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ from helpers import coco, picture, write_ilsvrc, write_json
 HEAVY = ("numpy", "torch", "PIL", "pydantic", "yaml")
 
 
-def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pairloc", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    environment = os.environ | variables
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=environment)
 
 
 def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
@@ -127,3 +129,10 @@ def test_a_gigapixel_picture_is_a_finding(tmp_path: Path) -> None:
     result = run("doctor", tmp_path)
     assert result.returncode == 1
     assert "unpacks to" in result.stdout
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("image,label\na.jpg,日本\nb.jpg,日本\n", encoding="utf-8")
+    result = run("doctor", tmp_path / "x.csv", PYTHONIOENCODING="cp1252")
+    assert result.returncode == 0, result.stderr
+    assert "\\u65e5" in result.stdout

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,28 @@ def test_an_empty_folder_is_welcome(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     write(tmp_path / "out")
     assert (tmp_path / "out" / MANIFEST).is_file()
+
+
+def test_files_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
+    for names in (("a", "b"), ("b", "c")):
+        with output_folder(tmp_path / "out", "verb", {}) as folder:
+            for name in names:
+                (folder / name).write_text("x")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["b", "c", MANIFEST]
+
+
+def test_the_folder_one_stands_in_and_a_linked_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for out, real in ((Path(), "here"), (tmp_path / "link", "real")):
+        write(out)
+        assert (tmp_path / real / MANIFEST).is_file()
+
+
+def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", Path("/dev/zero")):
+        with pytest.raises(InputError, match="not an ordinary file"):
+            read_json(path)

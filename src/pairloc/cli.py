@@ -1,11 +1,13 @@
 """One verb per job. Nothing heavy is imported before a verb needs it."""
 
+import io
 import json
 import os
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -45,6 +47,10 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives th
 
 def main() -> None:
     """Run the command line; bad input is one sentence and exit status 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned away
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except InputError as error:
@@ -129,6 +135,8 @@ def _print_report(report: "Report", most: int) -> None:
             print(f"  ... and {count - most} more (--most, --json)")
     errors, warnings = len(report.findings.errors), len(report.findings) - len(report.findings.errors)
     verdict = "can be used" if report.usable else "cannot be used"
+    if report.usable and not report.pictures:
+        verdict += " as far as its annotations go"
     print(f"\nThis data {verdict}: {errors} errors, {warnings} warnings, {report.pictures} pictures looked at.")
 
 
@@ -174,11 +182,14 @@ def split_coco17(
     """Cut COCO 2017 by the paper's protocol: 63 source classes, 17 target classes."""
     from pairloc.data import splits
     from pairloc.data.reading import read_annotated
+    from pairloc.files import output_folder
 
     files = [annotations, *([val] if val else [])]
-    parts = [read_annotated(file) for file in files]
-    split = splits.split_coco17(*parts)
-    _write_split(split, out, "pairloc split coco17", {"annotations": [str(file) for file in files]})
+    with output_folder(out, "pairloc split coco17", {"annotations": [str(file) for file in files]}) as folder:
+        parts = [read_annotated(file) for file in files]
+        split = splits.split_coco17(*parts)
+        split.write(folder)
+    _print_split(split, out)
     train_ids = {image.id for image in parts[0][0].images}
     in_train = sum(image.id in train_ids for image in split.target[0].images)
     print(f"  target images from training annotations {in_train}, from validation {len(split.target[0]) - in_train}")
@@ -198,11 +209,16 @@ def split_classes(
     """Cut any annotated data set by target classes."""
     from pairloc.data import splits
     from pairloc.data.reading import read_annotated
+    from pairloc.files import output_folder
 
     names = [name.strip() for entry in target for name in entry.split(",") if name.strip()]
-    split = splits.split_classes(read_annotated(annotations, format, images), names, mixed.value)
+    if not names:
+        raise InputError("--target names no class")
     settings = {"annotations": str(annotations), "target": names, "mixed": mixed.value}
-    _write_split(split, out, "pairloc split classes", settings)
+    with output_folder(out, "pairloc split classes", settings) as folder:
+        split = splits.split_classes(read_annotated(annotations, format, images), names, mixed.value)
+        split.write(folder)
+    _print_split(split, out)
 
 
 @split_app.command("ilsvrc100")
@@ -221,20 +237,16 @@ def split_ilsvrc100(
 
     from pairloc.data import splits
     from pairloc.data.ilsvrc import read_ilsvrc, read_names
-
-    annotated = read_ilsvrc(root, names)
-    val1_names = None if val1 is None else read_names(val1)
-    split = splits.split_ilsvrc100(
-        annotated, np.random.default_rng(seed), val1=val1_names, boxes_per_class=boxes_per_class
-    )
-    settings = {"root": str(root), "val1": str(val1), "boxes_per_class": boxes_per_class, "seed": seed}
-    _write_split(split, out, "pairloc split ilsvrc100", settings)
-
-
-def _write_split(split: "Split", out: Path, made_by: str, settings: dict[str, Any]) -> None:
     from pairloc.files import output_folder
 
-    with output_folder(out, made_by, settings) as folder:
+    settings = {"root": str(root), "val1": str(val1), "boxes_per_class": boxes_per_class, "seed": seed}
+    with output_folder(out, "pairloc split ilsvrc100", settings) as folder:
+        split = splits.split_ilsvrc100(
+            read_ilsvrc(root, names),
+            np.random.default_rng(seed),
+            val1=None if val1 is None else read_names(val1),
+            boxes_per_class=boxes_per_class,
+        )
         split.write(folder)
     _print_split(split, out)
 
@@ -259,11 +271,12 @@ def export(
 ) -> None:
     """Write boxes in the form the next program reads."""
     from pairloc.data.reading import read_boxes
-    from pairloc.export import write
+    from pairloc.export import write, writer
     from pairloc.files import output_folder
 
-    dataset, found = read_boxes(boxes, format, images)
+    writer(to)  # before any work is done
     with output_folder(out, "pairloc export", {"boxes": str(boxes), "to": to, "images": str(images)}) as folder:
+        dataset, found = read_boxes(boxes, format, images)
         write(to, folder, dataset, found, images)
     print(f"wrote {out}: {len(found)} boxes of {len(dataset)} images as {to}")
 

@@ -11,7 +11,13 @@ class InputError(Exception):
 
 def shown(value: object) -> str:
     """`value` for an error message: short, whatever a hostile file put there."""
-    if isinstance(value, (list, tuple, dict)):
+    if (
+        isinstance(value, list | tuple)
+        and len(value) <= 6
+        and all(isinstance(v, int | float | str | None) for v in value)
+    ):
+        return f"[{', '.join(shown(entry) for entry in value)}]"
+    if isinstance(value, list | tuple | dict):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**20:
         return "a huge whole number"

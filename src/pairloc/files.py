@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ _LARGEST = 4 << 30  # no annotation file of any known data set comes near; beyon
 def read_bytes(path: Path) -> bytes:
     """The content of an annotation file; a missing, unreadable, empty or absurdly large one is an InputError."""
     try:
-        if path.stat().st_size > _LARGEST:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: is not an ordinary file")
+        if status.st_size > _LARGEST:
             raise InputError(f"{path}: is larger than {_LARGEST >> 30} GiB; this is not an annotation file")
         content = path.read_bytes()
     except (OSError, ValueError) as error:
@@ -35,9 +39,12 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """An annotation file as text: UTF-8, with or without a byte order mark."""
     try:
-        return read_bytes(path).decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    if not text.strip():
+        raise InputError(f"{path}: is empty")
+    return text
 
 
 def read_json(path: Path) -> Any:
@@ -119,11 +126,15 @@ def output_folder(path: Path, made_by: str, settings: Mapping[str, object]) -> I
     write again; a folder that holds anything else is refused before any work is done.
     """
     label = {"made_by": made_by, "settings": dict(settings)}
-    _refuse_other_work(path, label)
+    named, path = path, path.resolve()
+    _refuse_other_work(named, label)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{named}: cannot be written to ({reason(error)})") from error
+    try:
         yield partial
         files = sorted(file for file in partial.rglob("*") if file.is_file())
         hashes = {file.relative_to(partial).as_posix(): sha256(file) for file in files}
@@ -155,8 +166,11 @@ def _move_into_place(partial: Path, path: Path) -> None:
     if not path.exists() or not any(path.iterdir()):
         partial.rename(path)
         return
-    files = [file for file in partial.rglob("*") if file.is_file() and file.name != MANIFEST]
-    for file in [*files, partial / MANIFEST]:
-        destination = path / file.relative_to(partial)
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        file.replace(destination)
+    names = [file.relative_to(partial) for file in partial.rglob("*") if file.is_file() and file != partial / MANIFEST]
+    old = read_json(path / MANIFEST).get("files", {})
+    for stale in {Path(name) for name in old} - set(names):
+        if not stale.is_absolute() and ".." not in stale.parts:
+            (path / stale).unlink(missing_ok=True)
+    for name in [*names, Path(MANIFEST)]:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (partial / name).replace(path / name)

@@ -79,7 +79,6 @@ def box(**changes: object) -> dict[str, object]:
         (coco(images=[{"id": 1, "file_name": "a"}] * 2), "image id 1 was used before"),
         (coco(images=[{"id": i, "file_name": "a"} for i in (1, 2)]), "'a' was listed before"),
         (coco(categories=[{"id": 5, "name": "x"}] * 2), "category id 5 was used before"),
-        (coco(categories=[{"id": i, "name": "x"} for i in (5, 9)]), "'x' was used before"),
         (coco(categories=[{"id": 5, "name": "\ud800"}]), "class name"),
         (coco(annotations=[box(category_id=77)]), r"annotations\[0\] \(id 1\): category id 77"),
         (coco(annotations=[box(image_id=77)]), "no image with id 77"),
@@ -113,3 +112,17 @@ def test_boxes_leaving_the_image_are_cut_and_empty_ones_left_out(tmp_path: Path)
     dataset, truth = read_annotated(write_json(tmp_path / "x.json", coco(annotations=annotations)))
     np.testing.assert_array_equal(truth.boxes, [[0, 10, 15, 30]])
     assert dataset.tags[0] == (0,)
+
+
+def test_two_categories_of_one_name_are_one_class(tmp_path: Path) -> None:
+    dataset, truth = read_annotated(
+        write_json(tmp_path / "x.json", coco(categories=[{"id": i, "name": "x"} for i in (5.0, 9)]))
+    )
+    assert dataset.classes == ("x",)
+    assert truth.label.tolist() == [0, 0]
+
+
+def test_an_image_without_an_id_gets_a_free_one(tmp_path: Path) -> None:
+    images = [{"file_name": "a"}, {"file_name": "b", "id": 3}, {"file_name": "c"}]
+    dataset = read(write_json(tmp_path / "x.json", coco(images=images, annotations=[])))
+    assert [image.id for image in dataset.images] == [1, 3, 4]

@@ -62,6 +62,9 @@ def test_boxes_in_a_table(tmp_path: Path) -> None:
     [
         ("image,labels\n", "no image in it"),
         ("a.jpg,cat\nb.jpg,dog\n", "line 1: no column for the image"),
+        ("\x1c", "is empty"),
+        ("image,label,label\na.jpg,cat,dog\n", "two columns have one name"),
+        ("image,label,x1,y1,x2,y2\na.jpg,cat,1,2,1_0,4\n", "line 2: the box is"),
         ("image,wrong\na.jpg,cat\n", "no column for the labels"),
         ("image,labels\na.jpg,cat,dog\n", "line 2: has 3 cells where the header has 2"),
         ('image,labels\na.jpg,"cat\n', "line 2|line 3"),

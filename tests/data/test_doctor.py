@@ -108,8 +108,31 @@ def test_without_pictures_only_the_annotations_are_judged(tmp_path: Path) -> Non
     assert report.usable
     assert report.pictures == 0
     assert report.summaries[0].folder is None
+    assert [finding.kind for finding in report.findings if finding.kind != "rare-class"] == ["no-pictures"]
 
 
 def test_no_data_set_at_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no known data set here"):
         examine(tmp_path)
+
+
+def test_one_bad_file_does_not_hide_the_others(tmp_path: Path) -> None:
+    write_json(tmp_path / "good.json", coco())
+    (tmp_path / "broken.json").write_text('{"images": [')
+    write_json(tmp_path / "settings.json", {"theme": "dark"})
+    for name in ("a.png", "b.png"):
+        picture(tmp_path / "images" / name)
+    report = examine(tmp_path)
+    assert [finding.kind for finding in report.findings.errors] == ["bad-file"]
+    assert [Path(summary.file).name for summary in report.summaries] == ["good.json"]
+
+
+def test_boxes_are_checked_against_pictures_where_no_size_is_given(tmp_path: Path) -> None:
+    images = [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}]
+    write_json(tmp_path / "x.json", coco(images=images))
+    picture(tmp_path / "images" / "a.png", (40, 30))
+    picture(tmp_path / "images" / "b.png", (20, 10))
+    report = examine(tmp_path)
+    assert [finding.place for finding in report.findings if finding.kind == "box-outside"] == [
+        f"{tmp_path / 'x.json'}: annotations[1] (id 2)"
+    ]

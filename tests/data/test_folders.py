@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import picture
+from helpers import coco, picture, write_json
 from pairloc.data import read
 from pairloc.errors import InputError
 
@@ -30,3 +30,23 @@ def test_one_class_needs_the_format_named(tmp_path: Path) -> None:
 def test_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no image"):
         read(tmp_path, "folders")
+
+
+def test_an_annotated_data_set_is_not_taken_for_classes(tmp_path: Path) -> None:
+    for name in ("train2017/1.png", "val2017/2.png", "other/3.png"):
+        picture(tmp_path / name)
+    write_json(tmp_path / "annotations" / "instances_val2017.json", coco())
+    with pytest.raises(InputError, match=r"holds annotations in folders of it \(annotations/instances_val2017.json\)"):
+        read(tmp_path)
+
+
+def test_linked_folders_are_followed_once_and_unread_formats_named(tmp_path: Path) -> None:
+    picture(tmp_path / "elsewhere" / "1.png")
+    root = tmp_path / "root"
+    picture(root / "dog" / "2.png")
+    (root / "cat").symlink_to(tmp_path / "elsewhere")
+    (root / "dog" / "loop").symlink_to(root / "dog")
+    assert sorted(image.file for image in read(root).images) == ["cat/1.png", "dog/2.png"]
+    (root / "dog" / "3.HEIC").write_bytes(b"x")
+    with pytest.raises(InputError, match="convert it to JPEG"):
+        read(root)

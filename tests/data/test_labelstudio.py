@@ -59,3 +59,21 @@ def test_a_turned_rectangle_counts_as_the_box_around_it(tmp_path: Path) -> None:
 def test_bad_input_is_named(tmp_path: Path, tasks: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_boxes(write_json(tmp_path / "x.json", tasks))
+
+
+def test_cancelled_annotations_relations_and_other_marks_are_passed_over(tmp_path: Path) -> None:
+    relation = {"type": "relation", "from_id": "a", "to_id": "b"}
+    polygon = {
+        "original_width": 40,
+        "original_height": 20,
+        "value": {"points": [[10, 10], [50, 20]], "polygonlabels": ["p"]},
+    }
+    cancelled = {"was_cancelled": True, "result": [result()]}
+    tasks = [
+        {"data": {"title": "x", "image": "a.jpg"}, "annotations": [cancelled, {"result": [relation, polygon]}]},
+        {"data": {"url": "b.jpg"}, "annotations": [{"result": []}], "predictions": [{"result": [result()]}]},
+    ]
+    dataset, boxes = read_boxes(write_json(tmp_path / "x.json", tasks))
+    assert [image.file for image in dataset.images] == ["a.jpg", "b.jpg"]
+    assert boxes.boxes.tolist() == [[4, 2, 20, 4]]
+    assert dataset.tags == ((0,), ())

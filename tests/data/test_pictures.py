@@ -3,7 +3,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from helpers import picture
 from pairloc.data.pictures import PictureError, read_header
@@ -17,13 +17,27 @@ def test_the_size_is_that_of_the_picture_as_shown(tmp_path: Path, orientation: i
     assert header.rotated == (orientation > 1)
 
 
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_size_equals_that_of_the_turned_picture(tmp_path: Path, suffix: str, orientation: int) -> None:
+    file = picture(tmp_path / f"a.{suffix}", (40, 30), orientation=orientation)
+    with Image.open(file) as shown:
+        assert read_header(file).size == ImageOps.exif_transpose(shown).size
+
+
+def test_what_follows_the_last_mark_does_no_harm(tmp_path: Path) -> None:
+    file = picture(tmp_path / "motion.jpg")
+    file.write_bytes(file.read_bytes() + b"video" * 2000)
+    assert read_header(file).size == (40, 30)
+
+
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tiff"])
 @pytest.mark.parametrize("deep", [False, True])
 def test_whole_pictures_of_every_format_pass(tmp_path: Path, suffix: str, deep: bool) -> None:
     assert read_header(picture(tmp_path / f"a.{suffix}"), deep=deep).size == (40, 30)
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "gif"])
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "gif", "bmp"])
 def test_a_truncated_picture_is_found_without_decoding_it(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a.{suffix}"
     Image.effect_noise((300, 300), 80).convert("RGB").save(file)

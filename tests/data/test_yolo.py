@@ -49,6 +49,7 @@ def test_an_empty_label_file_is_an_image_without_objects(tmp_path: Path, labels:
         "path: /home/somebody/data\ntrain: images/train\nval: images/train\nnames: [hot dog, cat]\n",
         "train: list.txt\nnames: [hot dog, cat]\n",
         "train: [images/train]\nnames: [hot dog, cat]\n",
+        "train: /home/me/data/images/train\ntest: ../test/images\nnames: [hot dog, cat]\n",
     ],
 )
 def test_paths_as_programs_write_them(tmp_path: Path, yaml: str) -> None:
@@ -72,8 +73,8 @@ def test_paths_as_programs_write_them(tmp_path: Path, yaml: str) -> None:
         ("", "just text", "no keys 'names'"),
         ("", "names: {a: b}\ntrain: images/train", "'names' is a dict of 1"),
         ("", "names: [a]\ntrain: {x: y}", "train: is a dict of 1"),
-        ("", "names: [a]\ntrain: /etc", "is not a folder or list below"),
-        ("", "names: [a]\ntrain: ../../..", "is not a folder or list below"),
+        ("", "names: [a]\ntrain: /etc", "no image in it"),
+        ("", "names: [a]\ntrain: ../../..", "no image in it"),
         ("", "names: [a]\ntrain: list.txt", "points outside|use names below"),
     ],
 )
@@ -89,4 +90,14 @@ def test_a_missing_picture_is_named(tmp_path: Path) -> None:
     root = write_yolo(tmp_path, "", "names: [a]\ntrain: list.txt")
     (root / "list.txt").write_text("images/none.png\n")
     with pytest.raises(InputError, match=r"none\.png: the file is not there"):
+        read(root)
+
+
+def test_an_absolute_image_folder_and_labels_without_a_picture(tmp_path: Path) -> None:
+    root = write_yolo(tmp_path, "0 0.5 0.5 0.5 0.5\n")
+    dataset, truth = read_annotated(root, images=root.absolute())
+    assert len(truth) == 1
+    assert [image.file for image in dataset.images] == ["images/train/a b.png"]
+    (root / "labels" / "train" / "orphan.txt").write_text("0 0.5 0.5 0.5 0.5\n")
+    with pytest.raises(InputError, match=r"orphan.txt: there is no picture"):
         read(root)

@@ -13,11 +13,13 @@ import numpy as np
 from pairloc.boxes import Bools, Floats, Ints, clip
 from pairloc.data.dataset import Dataset, Image, Size
 from pairloc.data.findings import Findings
-from pairloc.errors import shown
+from pairloc.errors import InputError, shown
+from pairloc.files import reason
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 EDGE = 1.0  # px a box may leave its image unremarked: formats differ by one in where they count from
 _LONGEST_SIDE = 1 << 20
+_FARTHEST = 1e7  # px; no picture reaches so far
 _UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, half characters, line and paragraph ends
 
 
@@ -31,6 +33,7 @@ class Parsed:
     boxes: Floats  # (n, 4)
     ignored: Bools  # (n,)
     score: Floats  # (n,) NaN where there is none
+    places: tuple[object, ...]  # (n,) where each box stands
 
 
 class Builder:
@@ -61,7 +64,8 @@ class Builder:
         if name is None:
             return -1
         if id is None:
-            id = len(self.images) + 1
+            id = next(number_ for number_ in itertools.count(len(self.images) + 1) if number_ not in self._by_id)
+        id = whole(id)
         if isinstance(id, bool) or not (isinstance(id, int) or (isinstance(id, str) and _is_text(id))):
             return self._refuse("bad-entry", place, f"image id is {shown(id)}, not a number or text")
         if id in self._by_id:
@@ -75,7 +79,8 @@ class Builder:
 
     def find_image(self, id: object) -> int | None:
         """The index of the image with this id."""
-        return self._by_id.get(id) if isinstance(id, int | str) else None
+        id = whole(id)
+        return self._by_id.get(id) if isinstance(id, int | str) and not isinstance(id, bool) else None
 
     def find_file(self, name: str) -> int | None:
         """The index of the image with this (already checked) file name."""
@@ -90,7 +95,7 @@ class Builder:
         if path.is_absolute() or ".." in path.parts or (path.parts and path.parts[0].endswith(":")):
             self.findings.add("path-outside", place, f"the file name is {shown(file)}")
             return None
-        if not path.name:
+        if not path.name or max(len(part.encode()) for part in path.parts) > 255:
             self.findings.add("bad-entry", place, f"the file name is {shown(file)}")
             return None
         return path.as_posix()
@@ -128,8 +133,8 @@ class Builder:
             self._refuse("bad-entry", place, f"the box is {shown(corners)}, not four numbers")
             return
         value = math.nan if score is None else number(score)
-        if value is None:
-            self._refuse("bad-entry", place, f"the score is {shown(score)}, not a number")
+        if value is None or (score is not None and not math.isfinite(value)):
+            self._refuse("bad-entry", place, f"the score is {shown(score)}, not a finite number")
             return
         if ignored:
             self.findings.add("crowd-box", place, "is marked as crowd or difficult")
@@ -140,10 +145,9 @@ class Builder:
         """Settle on the first of these folders that holds one of the images, unless the user named one."""
         if self.folder is not None:
             return
-        for folder in folders:
-            if any((folder / image.file).is_file() for image in itertools.islice(self.images, 20)):
-                self.folder = folder
-                return
+        some = self.images[:: max(1, len(self.images) // 200)]
+        whole_paths = (folder.absolute() for folder in folders)
+        self.folder = next((f for f in whole_paths if any((f / image.file).is_file() for image in some)), None)
 
     def build(self, place: object) -> Parsed:
         """Everything that was added and could be kept."""
@@ -163,20 +167,21 @@ class Builder:
             tuple(self._unique_class_ids()),
             self.folder,
         )
-        return Parsed(dataset, image[kept], label[kept], boxes[kept], ignored[kept], score[kept])
+        places = tuple(itertools.compress(self._places, kept.tolist()))
+        return Parsed(dataset, image[kept], label[kept], boxes[kept], ignored[kept], score[kept], places)
 
     def _checked(self, boxes: Floats, image: Ints) -> tuple[Floats, Bools]:
         """Boxes (n, 4) cut to their images, and which of them (n,) can be kept."""
         unknown = (math.inf, math.inf)
         sizes = np.array([entry.size or unknown for entry in self.images], dtype=np.float64).reshape(-1, 2)[image]
-        finite = np.asarray(np.isfinite(boxes).all(axis=1))
+        finite = np.asarray((np.abs(boxes) <= _FARTHEST).all(axis=1))
         negative = finite & np.asarray((boxes[:, 2:] < boxes[:, :2]).any(axis=1))
         sound = finite & ~negative
         cut = clip(boxes, sizes)
         outside = sound & np.asarray(np.abs(cut - boxes).max(axis=1, initial=0) > EDGE)
         empty = sound & np.asarray((cut[:, 2:] <= cut[:, :2]).any(axis=1))
         for kind, mask, problem in (
-            ("not-a-number", ~finite, "the box has a number that is not finite"),
+            ("not-a-number", ~finite, "the box has a number that is not finite, or absurd"),
             ("negative-size", negative, "the box has a negative width or height"),
             ("box-outside", outside, "the box leaves its image"),
             ("box-without-area", empty, "the box has no area in its image"),
@@ -207,7 +212,7 @@ def number(value: object) -> float | None:
     """A JSON number, or text that is one, as a float; None for anything else."""
     if type(value) is float:  # by far the most frequent
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or "_" in str(value)[:60]:
         return None
     try:
         return float(value)
@@ -215,18 +220,40 @@ def number(value: object) -> float | None:
         return None
 
 
-def pictures_below(folder: Path) -> list[str]:
-    """The names of all pictures below a folder, in order, with forward slashes; hidden folders are passed over."""
+def whole(value: object) -> object:
+    """An id such as 3.0 as the whole number it is; anything else as it stands."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """The names of all files of these endings below a folder, in order, with forward slashes.
+
+    Links to folders are followed, once each; what is hidden is passed over.
+    """
     names = []
-    for base, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    seen: set[str] = set()
+    for base, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
+        real = os.path.realpath(base)
+        folders[:] = [] if real in seen else sorted(name for name in folders if not name.startswith("."))
+        if real in seen:
+            continue
+        seen.add(real)
         relative = PurePosixPath(Path(base).relative_to(folder).as_posix())
         names += [
             (relative / file).as_posix()
             for file in files
-            if PurePosixPath(file).suffix.lower() in SUFFIXES and not file.startswith(".")
+            if file.lower().endswith(suffixes) and not file.startswith(".")
         ]
     return sorted(names)
+
+
+def pictures_below(folder: Path) -> list[str]:
+    """The names of all pictures below a folder."""
+    return files_below(folder, SUFFIXES)
+
+
+def _raise(error: OSError) -> None:
+    raise InputError(f"{error.filename}: cannot be read ({reason(error)})") from error
 
 
 def _is_text(value: str) -> bool:

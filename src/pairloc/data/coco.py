@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pairloc.boxes import Bools, Floats, Ints, to_xywh
-from pairloc.data.building import Builder, number
+from pairloc.data.building import Builder, number, whole
 from pairloc.data.dataset import Dataset
 from pairloc.errors import InputError, shown
 from pairloc.files import read_json
@@ -31,7 +31,7 @@ def parse(path: Path, builder: Builder) -> None:
     labels = _categories(content, path, builder)
     _images(content, path, builder, labels)
     _annotations(content, path, builder, labels)
-    base = path.parent
+    base = path.parent if path.parent.name else path.absolute().parent
     last_word = path.stem.rsplit("_", 1)[-1]  # instances_val2017.json -> val2017
     builder.look_in(
         [
@@ -74,14 +74,14 @@ def _categories(content: dict[str, Any], path: Path, builder: Builder) -> dict[o
     """Category id -> class index."""
     labels: dict[object, int] = {}
     for place, entry in _entries(content, "categories", path, builder):
-        id, name = entry.get("id"), entry.get("name")
+        id, name = whole(entry.get("id")), entry.get("name")
         if not isinstance(id, int) or isinstance(id, bool):
             builder.findings.add("bad-entry", place, f"category id is {shown(id)}, not a whole number")
         elif id in labels:
             builder.findings.add("duplicate-id", place, f"category id {shown(id)} was used before")
-        elif isinstance(name, str) and name.strip() in builder.classes:
-            builder.findings.add("bad-entry", place, f"the class name {shown(name)} was used before")
         else:
+            if isinstance(name, str) and name.strip() in builder.classes:
+                builder.findings.add("duplicate-class", place, f"the class name {shown(name)} was used before")
             labels[id] = builder.label(name, place, id=id)
     return labels
 
@@ -90,7 +90,7 @@ def _images(content: dict[str, Any], path: Path, builder: Builder, labels: dict[
     for place, entry in _entries(content, "images", path, builder):
         size = (entry.get("width"), entry.get("height"))
         image = builder.image(entry.get("file_name"), place, id=entry.get("id"), size=size)
-        names = entry.get("classes", entry.get("labels"))
+        names = entry.get("labels") if entry.get("classes") is None else entry["classes"]
         if names is None:
             continue
         if not isinstance(names, list):
@@ -119,7 +119,7 @@ def _annotations(content: dict[str, Any], path: Path, builder: Builder, labels: 
             builder.findings.add("unknown-image", place, f"there is no image with id {shown(entry.get('image_id'))}")
             continue
         label = _known(entry.get("category_id"), labels, place, builder)
-        if "bbox" not in entry:
+        if entry.get("bbox") in (None, []):
             builder.tag(image, label)
             continue
         builder.box(
@@ -134,7 +134,8 @@ def _annotations(content: dict[str, Any], path: Path, builder: Builder, labels: 
 
 def _known(id: object, labels: dict[object, int], place: Place, builder: Builder) -> int:
     """The class index of a category id, or -1 with a finding."""
-    if isinstance(id, int | str) and id in labels:
+    id = whole(id)
+    if isinstance(id, int | str) and not isinstance(id, bool) and id in labels:
         return labels[id]
     builder.findings.add("unknown-category", place, f"category id {shown(id)} is not among the categories")
     return -1
@@ -147,7 +148,7 @@ def _corners(bbox: object) -> list[object]:
         case [float(x), float(y), float(width), float(height)]:
             return [x, y, x + width, y + height]
         case _:
-            return [bbox]
+            return bbox if isinstance(bbox, list) else [bbox]
 
 
 def to_coco(

@@ -71,6 +71,8 @@ def _rows(path: Path, builder: Builder) -> Iterator[Row]:
                 continue
             if header is None:
                 header = [cell.strip().lower() for cell in cells]
+                if len(set(header)) < len(header):
+                    raise InputError(f"{place}: two columns have one name in {shown(','.join(header))}; rename one")
                 _one_of(_IMAGE, header, path, "the image")
                 _one_of((*_MANY, *_ONE), header, path, "the labels")
             elif len(cells) != len(header):
@@ -91,9 +93,12 @@ def _one_of(names: tuple[str, ...], columns: list[str], path: Path, what: str) -
 
 def _separator(cells: list[str], path: Path, builder: Builder) -> str | None:
     """What stands between the labels of a cell; None where every cell is one label."""
-    for mark in _SEPARATORS:
-        if any(mark in cell for cell in cells):
-            return mark
+    marks = [mark for mark in _SEPARATORS if any(mark in cell for cell in cells)]
+    if len(marks) > 1:
+        found = f"several separators occur ({' '.join(marks)}), labels are cut at {marks[0]!r}"
+        builder.findings.add("guessed-separator", str(path), found)
+    if marks:
+        return marks[0]
     alone = {cell.strip() for cell in cells if cell.strip() and " " not in cell.strip()}
     several = [cell.split() for cell in cells if " " in cell.strip()]
     if not several:

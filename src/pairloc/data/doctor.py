@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pairloc.data.building import Parsed, pictures_below
-from pairloc.data.dataset import Dataset, Image
+from pairloc.data.building import EDGE, Parsed, pictures_below
+from pairloc.data.dataset import Dataset, Image, Size
 from pairloc.data.findings import KINDS, Findings
 from pairloc.data.pictures import Header, PictureError, read_header
 from pairloc.data.reading import annotation_files, parse, recognise
@@ -70,11 +70,20 @@ def examine(
     """
     report = Report()
     datasets = []
-    for file, file_format in _sources(path, format):
-        parsed = parse(file, file_format, images, report.findings)
+    sources = _sources(path, format)
+    for file, file_format in sources:
+        try:
+            parsed = parse(file, file_format, images, report.findings)
+        except InputError as error:
+            if len(sources) == 1:
+                raise
+            report.findings.add("bad-file", file, str(error).removeprefix(f"{file}: "))
+            continue
         report.summaries.append(_summary(file, file_format, parsed))
         _check_tags(str(file), parsed.dataset, report.findings)
-        datasets.append(parsed.dataset)
+        if parsed.dataset.folder is None and len(parsed.dataset):
+            report.findings.add("no-pictures", file, "none of its pictures lies beside it")
+        datasets.append((file, parsed))
     _check_pictures(datasets, report, deep, track)
     return report
 
@@ -85,7 +94,7 @@ def _sources(path: Path, format: str) -> list[tuple[Path, str]]:
     try:
         return [recognise(path)]
     except InputError:
-        files = annotation_files(path) if path.is_dir() else []
+        files = annotation_files(path)
         if len(files) < 2:
             raise
         return [recognise(file) for file in files]
@@ -121,9 +130,11 @@ def _check_tags(place: str, dataset: Dataset, findings: Findings) -> None:
             findings.add("rare-class", place, f"class {name!r} has {len(positives)} image{'s' * (len(positives) != 1)}")
 
 
-def _check_pictures(datasets: list[Dataset], report: Report, deep: bool, track: Track) -> None:
+def _check_pictures(sources: list[tuple[Path, Parsed]], report: Report, deep: bool, track: Track) -> None:
     """Look at every picture once, however many of the data sets name it."""
     entries: dict[Path, list[Image]] = {}
+    sizes: dict[Path, Size] = {}
+    datasets = [parsed.dataset for _, parsed in sources]
     for dataset in datasets:
         for index, image in enumerate(dataset.images) if dataset.folder is not None else ():
             entries.setdefault(dataset.path(index), []).append(image)
@@ -136,14 +147,33 @@ def _check_pictures(datasets: list[Dataset], report: Report, deep: bool, track: 
             if (error.kind, name) not in named:
                 report.findings.add(error.kind, name, str(error))
             continue
+        sizes[path] = header.size
         if header.rotated:
             report.findings.add("rotated-picture", name, f"has EXIF orientation {header.orientation}")
         for image in entries[path]:
             _check_size(image, header, name, report.findings)
-    for folder in sorted({dataset.folder for dataset in datasets if dataset.folder is not None}):
+    for _, parsed in sources:
+        _check_boxes(parsed, sizes, report.findings)
+    folders = {parsed.dataset.folder for file, parsed in sources if _is_its_own(parsed.dataset.folder, file)}
+    for folder in sorted(folder for folder in folders if folder is not None):
         for file in pictures_below(folder):
             if folder / file not in entries:
                 report.findings.add("unlisted-picture", str(folder / file), "is in the image folder only")
+
+
+def _is_its_own(folder: Path | None, file: Path) -> bool:
+    """Whether a folder holds this data set's pictures, rather than the data set among other things."""
+    return folder is not None and folder.resolve() not in file.resolve().parent.parents
+
+
+def _check_boxes(parsed: Parsed, sizes: dict[Path, Size], findings: Findings) -> None:
+    """Boxes against the pictures, where the annotations gave no size to check them against."""
+    dataset = parsed.dataset
+    unsized = {index for index, image in enumerate(dataset.images) if image.size is None and dataset.folder is not None}
+    for image, box, place in zip(parsed.image.tolist(), parsed.boxes, parsed.places, strict=True):
+        size = sizes.get(dataset.path(image)) if image in unsized else None
+        if size is not None and (box[2:] > np.array(size) + EDGE).any():
+            findings.add("box-outside", place, f"the box leaves its picture of {size[0]} x {size[1]}")
 
 
 def _check_size(image: Image, header: Header, place: str, findings: Findings) -> None:

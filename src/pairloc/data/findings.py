@@ -36,6 +36,7 @@ KINDS = {
     "unknown-image": Kind("error", "tags or boxes without an image", "add the image, or remove the annotation"),
     "not-a-number": Kind("error", "NaN or infinite numbers", "correct or remove the annotation"),
     "negative-size": Kind("error", "negative widths or heights", "swap the corners, or remove the annotation"),
+    "bad-file": Kind("error", "files that cannot be read", "correct or remove the file"),
     "bad-entry": Kind("error", "malformed entries", "correct the entry"),
     "wrong-size": Kind(
         "error", "sizes that are not the picture's", "correct width and height: the boxes may be of another picture"
@@ -45,6 +46,12 @@ KINDS = {
         "sizes given for the picture as stored, which is shown rotated (EXIF)",
         "save the picture upright, or annotate it as it is shown",
     ),
+    "no-pictures": Kind(
+        "warning", "annotations whose pictures were not found", "name the folder they lie in with --images"
+    ),
+    "missing-split": Kind("warning", "splits that are not below the data set's folder", "correct or remove the entry"),
+    "duplicate-class": Kind("warning", "categories of one name", "they are read as one class; rename one if need be"),
+    "other-mark": Kind("warning", "marks that are not boxes", "they are left out; draw boxes or polygons"),
     "box-outside": Kind("warning", "boxes that leave the image", "they are cut at its edge; check their scale"),
     "box-without-area": Kind("warning", "boxes without area", "they are left out; correct or remove them"),
     "crowd-box": Kind(

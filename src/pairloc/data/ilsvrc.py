@@ -55,12 +55,14 @@ def _parse(path: Path, builder: Builder, names_file: Path | None) -> None:
 
 
 def _root(path: Path) -> Path | None:
-    folders = path.parents[:4] if path.is_file() and path.suffix == ".txt" else [path]
+    folders = path.absolute().parents[:4] if path.is_file() and path.suffix == ".txt" else [path]
     return next((folder for folder in folders if (folder / "Annotations" / "DET").is_dir()), None)
 
 
 def read_ilsvrc(root: Path, names: Path | None = None) -> tuple[Dataset, GroundTruth]:
     """All of ILSVRC DET with its boxes; the words of the synsets are required, since the protocol sorts by them."""
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder")
     if names is None and not synset_names(root, None):
         raise InputError(f"{root}: has no {_NAME_FILES[0]} with the words of the synsets; name it with --names")
     findings = Findings()

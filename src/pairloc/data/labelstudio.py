@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from pairloc.data.building import Builder, number
+from pairloc.data.building import SUFFIXES, Builder, number
 from pairloc.errors import InputError, shown
 from pairloc.files import read_json
 
@@ -33,21 +33,21 @@ def parse(path: Path, builder: Builder) -> None:
 
 
 def _results(task: dict[str, Any]) -> list[dict[str, Any]]:
+    """The marks of the first annotation nobody cancelled; where there is none, of the first prediction."""
     for key in ("annotations", "predictions"):
-        groups = task.get(key)
-        groups = [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
-        lists = [group["result"] for group in groups if isinstance(group.get("result"), list)]
-        results = [result for entries in lists for result in entries if isinstance(result, dict)]
-        if results:
-            return results
+        groups = task.get(key) if isinstance(task.get(key), list) else []
+        for group in groups or []:
+            if isinstance(group, dict) and not group.get("was_cancelled") and isinstance(group.get("result"), list):
+                return [result for result in group["result"] if isinstance(result, dict)]
     return []
 
 
 def _file(data: object) -> object:
     """The picture's name from the address Label Studio knows it by."""
-    address = (
-        next((value for value in data.values() if isinstance(value, str)), None) if isinstance(data, dict) else data
-    )
+    fields = data if isinstance(data, dict) else {"image": data}
+    texts = [value for value in fields.values() if isinstance(value, str)]
+    pictures = [text for text in texts if text.lower().endswith(SUFFIXES)]
+    address = fields.get("image") or next(iter(pictures or texts), None)
     if not isinstance(address, str):
         return address
     try:
@@ -69,18 +69,38 @@ def _size(results: list[dict[str, Any]]) -> tuple[object, object] | None:
 
 def _parse_result(result: dict[str, Any], image: int, place: str, builder: Builder) -> None:
     value = result.get("value")
+    if result.get("type") == "relation" or "from_id" in result:
+        return
     if not isinstance(value, dict):
         builder.findings.add("bad-entry", place, f"the value is {shown(value)}")
         return
-    names = value.get("rectanglelabels", value.get("choices"))
-    if not isinstance(names, list):
-        return  # another kind of mark: brushes, key points, text
-    for name in names:
+    kind = next(
+        (kind for kind in ("rectanglelabels", "polygonlabels", "choices") if isinstance(value.get(kind), list)), None
+    )
+    if kind is None:
+        builder.findings.add("other-mark", place, f"is of type {shown(result.get('type'))}")
+        return
+    for name in value[kind]:
         label = builder.label(name, place)
-        if "rectanglelabels" in value:
-            builder.box(image, label, _corners(value, result), place, score=result.get("score"))
-        else:
+        if kind == "choices":
             builder.tag(image, label)
+        else:
+            corners = _corners(value, result) if kind == "rectanglelabels" else _around(value, result)
+            builder.box(image, label, corners, place, score=result.get("score"))
+
+
+def _around(value: dict[str, Any], result: dict[str, Any]) -> list[object]:
+    """Corners in pixels of the box around a polygon."""
+    points = value.get("points")
+    pairs = (
+        [point for point in points if isinstance(point, list) and len(point) == 2] if isinstance(points, list) else []
+    )
+    width, height = number(result.get("original_width")), number(result.get("original_height"))
+    xs, ys = ([number(pair[axis]) for pair in pairs] for axis in (0, 1))
+    if width is None or height is None or not pairs or None in xs or None in ys:
+        return []
+    across, along = ([float(side or 0) / 100 for side in sides] for sides in (xs, ys))
+    return [min(across) * width, min(along) * height, max(across) * width, max(along) * height]
 
 
 def _corners(value: dict[str, Any], result: dict[str, Any]) -> list[object]:

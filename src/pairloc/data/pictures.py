@@ -52,9 +52,9 @@ def read_header(path: Path, *, deep: bool = False) -> Header:
     """Size and orientation of a picture; with `deep` its body is decoded too, to see that it can be."""
     if not path.is_file():
         raise PictureError("missing-picture", "the file is not there")
+    whole = True
     try:
-        if not _has_its_end(path):
-            raise PictureError("truncated-picture", "ends before its last mark")
+        whole = _has_its_end(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(path, formats=_FORMATS) as picture:
@@ -62,15 +62,18 @@ def read_header(path: Path, *, deep: bool = False) -> Header:
                 if width * height > MOST_PIXELS:
                     raise PictureError("huge-picture", f"unpacks to {width} x {height} pixels")
                 header = Header((width, height), _orientation(picture))
-            if deep:
+            if deep or not whole:
                 _decode(path)
     except Image.DecompressionBombError as error:
         raise PictureError("huge-picture", "unpacks to more pixels than any photograph has") from error
     except PIL.UnidentifiedImageError as error:
-        raise PictureError("unreadable-picture", "is not a picture of a known format") from error
+        kind, problem = "unreadable-picture", "is not a picture of a known format"
+        raise PictureError(*((kind, problem) if whole else ("truncated-picture", "ends early"))) from error
     except _DAMAGE as error:
-        kind = "truncated-picture" if "truncated" in str(error) else "unreadable-picture"
-        raise PictureError(kind, f"cannot be decoded ({reason(error)})") from error
+        cut = "truncated" in str(error) or not whole
+        raise PictureError(
+            "truncated-picture" if cut else "unreadable-picture", f"cannot be decoded ({reason(error)})"
+        ) from error
     return header
 
 
@@ -84,6 +87,8 @@ def _decode(path: Path) -> None:
 
 def _orientation(picture: Image.Image) -> int:
     """The EXIF orientation, 1 where there is none or a damaged one."""
+    if picture.format == "TIFF":  # PIL turns these by itself
+        return 1
     try:
         value = picture.getexif().get(_ORIENTATION, 1)
     except _DAMAGE:
@@ -92,7 +97,7 @@ def _orientation(picture: Image.Image) -> int:
 
 
 def _has_its_end(path: Path) -> bool:
-    """Whether the file reaches the mark its format ends with: finds most truncated files without decoding."""
+    """Whether the file reaches the mark its format ends with: what does is not truncated, the others are decoded."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(12)
@@ -104,6 +109,8 @@ def _has_its_end(path: Path) -> bool:
         return b"IEND" in tail
     if head.startswith(b"RIFF"):  # WebP
         return size >= 8 + int.from_bytes(head[4:8], "little")
+    if head.startswith(b"BM"):
+        return size >= int.from_bytes(head[2:6], "little")
     if head.startswith(b"GIF8"):
         return tail.rstrip(b"\0").endswith(b"\x3b")
     return True

@@ -10,7 +10,7 @@ from pairloc.data.findings import Findings
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
-from pairloc.files import MANIFEST, no_garbage_collection
+from pairloc.files import MANIFEST, no_garbage_collection, reason
 
 # In the order in which `auto` asks them whether a path is theirs. To add one: a module with `matches` and `parse`.
 FORMATS = {
@@ -44,9 +44,12 @@ def read_annotated(
 
 
 def read_boxes(path: Path | str, format: str = "auto", images: Path | str | None = None) -> tuple[Dataset, ScoredBoxes]:
-    """Read a data set with boxes that a program found, each with its score."""
+    """Read a data set with boxes that a program found, each with its score; crowd and difficult boxes are left out."""
     parsed = _parse_strictly(path, format, images)
-    return parsed.dataset, ScoredBoxes(parsed.image, parsed.label, parsed.boxes, parsed.score)
+    found = ~parsed.ignored
+    return parsed.dataset, ScoredBoxes(
+        parsed.image[found], parsed.label[found], parsed.boxes[found], parsed.score[found]
+    )
 
 
 def _parse_strictly(path: Path | str, format: str, images: Path | str | None) -> Parsed:
@@ -72,6 +75,8 @@ def parse(path: Path, format: str, images: Path | None, findings: Findings) -> P
     try:
         with no_garbage_collection():
             _module(format).parse(path, builder)
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: cannot be read ({reason(error)})") from error
     except UnicodeError as error:  # a name with half a character pair reached the file system
         raise InputError(f"{path}: has a name that is not text") from error
     return builder.build(str(path))
@@ -79,7 +84,9 @@ def parse(path: Path, format: str, images: Path | None, findings: Findings) -> P
 
 def recognise(path: Path) -> tuple[Path, str]:
     """The file or folder that holds the annotations, and its format."""
-    files = annotation_files(path) if path.is_dir() else []
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file or folder")
+    files = annotation_files(path)
     for format in FORMATS:
         if not (files and format == "folders") and _module(format).matches(path):
             return path, format
@@ -89,15 +96,33 @@ def recognise(path: Path) -> tuple[Path, str]:
         raise InputError(
             f"{path}: holds several data sets ({', '.join(file.name for file in files)}); name one of them"
         )
+    deeper = [file for folder in sorted(path.iterdir()) for file in annotation_files(folder)] if path.is_dir() else []
+    if deeper:
+        some = ", ".join(str(file.relative_to(path)) for file in deeper[:5])
+        raise InputError(f"{path}: holds annotations in folders of it ({some}); name one of them")
     raise InputError(f"{path}: no known data set here; name its format with --format ({', '.join(FORMATS)})")
 
 
 def annotation_files(folder: Path) -> list[Path]:
     """The annotation files that lie directly in a folder."""
+    if not folder.is_dir():
+        return []
     files = (file for file in folder.iterdir() if file.name != MANIFEST and not file.name.startswith("."))
-    return sorted(
-        file for file in files if file.is_file() and any(_module(format).matches(file) for format in _SINGLE_FILES)
-    )
+    return sorted(file for file in files if file.is_file() and _may_hold_annotations(file))
+
+
+def _may_hold_annotations(file: Path) -> bool:
+    """Whether a file is one of a data set's: not every JSON file that lies in a folder is."""
+    format = next((format for format in _SINGLE_FILES if _module(format).matches(file)), None)
+    if format != "coco":
+        return format is not None
+    with file.open("rb") as stream:
+        tail = b""
+        while chunk := stream.read(1 << 20):
+            if b'"images"' in tail + chunk:
+                return True
+            tail = chunk[-8:]
+    return False
 
 
 def _only_file(folder: Path, format: str) -> Path:

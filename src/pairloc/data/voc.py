@@ -13,7 +13,8 @@ _PICTURE_FOLDERS = ("JPEGImages", "images", "Images", ".")
 
 def matches(path: Path) -> bool:
     """Whether this is a VOC folder, a VOCdevkit with one year in it, or an image set of one."""
-    return _root(path) is not None and not (_root(path) or path).joinpath("Annotations", "DET").is_dir()
+    root = _root(path)
+    return root is not None and not (root / "Annotations" / "DET").is_dir()
 
 
 def parse(path: Path, builder: Builder) -> None:
@@ -38,7 +39,7 @@ def parse(path: Path, builder: Builder) -> None:
 def _root(path: Path) -> Path | None:
     """The folder that holds `Annotations`."""
     if path.is_file():
-        folders = path.parents[:4] if path.suffix == ".txt" and "ImageSets" in path.parts else []
+        folders = path.absolute().parents[:4] if path.suffix == ".txt" and "ImageSets" in path.absolute().parts else []
         return next((folder for folder in folders if (folder / "Annotations").is_dir()), None)
     if (path / "Annotations").is_dir():
         return path
@@ -78,7 +79,11 @@ def parse_xml(
 
     The upper left pixel counts as `first_pixel` (VOC: 1, ILSVRC: 0), and xmax, ymax belong to the box.
     """
-    root = read_xml(xml)
+    try:
+        root = read_xml(xml)
+    except InputError as error:
+        builder.findings.add("bad-file", xml, str(error).removeprefix(f"{xml}: "))
+        return
     width, height = (root.findtext(f"size/{side}") for side in ("width", "height"))
     filled = width not in (None, "", "0") and height not in (
         None,
@@ -100,7 +105,9 @@ def parse_xml(
             continue
         corners = [x1 - first_pixel, y1 - first_pixel, x2 - first_pixel + 1, y2 - first_pixel + 1]
         ignored = (thing.findtext("difficult") or "0").strip() == "1"
-        builder.box(image, label, corners, place, ignored=ignored, score=thing.findtext("score"))
+        builder.box(
+            image, label, corners, place, ignored=ignored, score=(thing.findtext("score") or "").strip() or None
+        )
 
 
 def _file_name(root: Element, xml: Path) -> str:

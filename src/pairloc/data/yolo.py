@@ -30,7 +30,7 @@ def parse(path: Path, builder: Builder) -> None:
         raise InputError(f"{path}: is not a YOLO data set: there is no data.yaml")
     settings = _read_yaml(file)
     labels = _labels(settings, file, builder)
-    root = file.parent
+    root = file.parent.resolve()
     names = _picture_names(settings, root, file, builder)
     pictures = root
     if builder.folder is not None:
@@ -38,12 +38,17 @@ def parse(path: Path, builder: Builder) -> None:
     elif names and all(name.startswith("images/") for name in names):
         names, pictures = [name.removeprefix("images/") for name in names], root / "images"
     builder.folder = pictures
+    label_files = set()
     for name in names:
         size = _size(pictures / name, builder)
         image = builder.image(name, str(pictures / name), size=size)
         text = _label_file(root, pictures, name)
-        if image >= 0 and text is not None:
+        label_files.add(text)
+        if image >= 0 and text.is_file():
             _parse_labels(text, image, size, labels, builder)
+    for folder in {text.parent for text in label_files if text.parent.is_dir() and text.parent != root}:
+        for orphan in sorted(set(folder.glob("*.txt")) - label_files - {root / "train.txt"}):
+            builder.findings.add("unknown-image", orphan, "there is no picture for these labels")
 
 
 def _yaml_of(path: Path) -> Path | None:
@@ -100,7 +105,7 @@ def _picture_names(settings: dict[str, Any], root: Path, file: Path, builder: Bu
                 raise InputError(f"{place}: is {shown(entry)}, not a folder or list of folders")
             found = _inside(root, base if isinstance(base, str) else "", entry)
             if found is None:
-                builder.findings.add("path-outside", place, f"{shown(entry)} is not a folder or list below {root}")
+                builder.findings.add("missing-split", place, f"{shown(entry)} is not a folder or list below {root}")
             elif found.is_dir():
                 prefix = PurePosixPath(found.relative_to(root).as_posix())
                 names |= dict.fromkeys((prefix / name).as_posix() for name in pictures_below(found))
@@ -115,17 +120,16 @@ def _picture_names(settings: dict[str, Any], root: Path, file: Path, builder: Bu
 def _inside(root: Path, base: str, entry: str) -> Path | None:
     """The folder or list an entry means, if it lies below the data set's folder.
 
-    Programs write paths of the machine they ran on (`path: /home/me/data`, `train: ../train/images`): what follows is
+    Programs write paths of the machine they ran on (`path: /home/me/data`, `train: ../train/images`): their ends are
     looked for here, and nothing outside is.
     """
-    entry = entry.replace("\\", "/")
-    tails = [entry, *(f"{base.rstrip('/')}/{entry}" for _ in [0] if base)]
-    while entry.startswith("../"):
-        entry = entry.removeprefix("../")
-        tails.append(entry)
+    entry, base = entry.replace("\\", "/"), base.replace("\\", "/")
+    parts = [part for part in PurePosixPath(entry).parts if part not in ("/", "..", ".")]
+    tails = [entry, f"{base}/{entry}", *("/".join(parts[start:]) for start in range(len(parts)))]
     for tail in tails:
         path = PurePosixPath(tail)
-        if "\0" not in tail and not path.is_absolute() and ".." not in path.parts and (root / path).exists():
+        safe = "\0" not in tail and not path.is_absolute() and ".." not in path.parts and path.parts
+        if safe and max(map(len, path.parts)) < 256 and (root / path).exists():
             return root / path
     return None
 
@@ -138,18 +142,22 @@ def _below(folder: Path, names: list[str]) -> list[str]:
     ]
 
 
-def _label_file(root: Path, pictures: Path, name: str) -> Path | None:
-    """`images/a.jpg` -> `labels/a.txt`, the last folder called images, as the YOLO programs do; or None."""
-    try:
-        parts = list((pictures / name).relative_to(root).parts)
-    except ValueError:  # the user's image folder lies elsewhere: labels mirror it
-        parts = ["images", *PurePosixPath(name).parts]
+def label_name(picture: PurePosixPath) -> PurePosixPath:
+    """`images/a.jpg` -> `labels/a.txt`: the last folder called images, as the YOLO programs do."""
+    parts = list(picture.with_suffix(".txt").parts)
     for index in reversed(range(len(parts) - 1)):
         if parts[index] == "images":
             parts[index] = "labels"
             break
-    file = root.joinpath(*parts).with_suffix(".txt")
-    return file if file.is_file() else None
+    return PurePosixPath(*parts)
+
+
+def _label_file(root: Path, pictures: Path, name: str) -> Path:
+    """Where the labels of a picture lie: by its own path, or below the data set if its folder lies elsewhere."""
+    picture = (pictures / name).absolute()
+    inside = picture.is_relative_to(root)
+    relative = picture.relative_to(root) if inside else Path("images", name)
+    return root / label_name(PurePosixPath(relative.as_posix()))
 
 
 def _size(picture: Path, builder: Builder) -> Size | None:
@@ -165,7 +173,7 @@ def _size(picture: Path, builder: Builder) -> Size | None:
 
 
 def _parse_labels(file: Path, image: int, size: Size | None, labels: dict[int, int], builder: Builder) -> None:
-    if file.stat().st_size == 0 or size is None:
+    if size is None or not file.read_bytes().strip():
         return  # an empty file is an image without objects
     width, height = size
     for line_number, line in enumerate(read_text(file).splitlines(), start=1):

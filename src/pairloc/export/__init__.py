@@ -1,6 +1,7 @@
 """Boxes go out here, one writer per format, into what the next program reads."""
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 from pairloc.data.dataset import Dataset
@@ -19,9 +20,17 @@ FORMATS = {
 }
 
 
-def write(format: str, folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: Path | None = None) -> None:
-    """Write boxes into an existing folder; with `images` the formats that keep pictures beside them get those too."""
+Writer = Callable[[Path, Dataset, ScoredBoxes, Pictures], None]
+
+
+def writer(format: str) -> Writer:
+    """The function that writes a format."""
     if format not in FORMATS:
         raise InputError(f"there is no format {format!r} to export to; known are {', '.join(FORMATS)}")
-    module = importlib.import_module(f"pairloc.export.{FORMATS[format]}")
-    module.write(folder, dataset, boxes, Pictures(dataset, images))
+    function: Writer = importlib.import_module(f"pairloc.export.{FORMATS[format]}").write
+    return function
+
+
+def write(format: str, folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: Path | None = None) -> None:
+    """Write boxes into an existing folder; with `images` the formats that keep pictures beside them get those too."""
+    writer(format)(folder, dataset, boxes, Pictures(dataset, images))

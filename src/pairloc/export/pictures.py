@@ -1,7 +1,6 @@
 """What writers need of the pictures: their sizes, and copies where a format keeps pictures and labels together."""
 
 import math
-import os
 import shutil
 from collections import defaultdict
 from pathlib import Path, PurePosixPath
@@ -32,20 +31,16 @@ class Pictures:
         except PictureError as error:
             raise InputError(f"{self._folder / image.file}: {error}; its size is needed") from error
 
-    def copy_to(self, folder: Path) -> bool:
-        """Put the pictures into a folder, as links where the file system can; False where the user named none."""
+    def copy_to(self, folder: Path) -> None:
+        """Put the pictures into a folder, where the user wants them to go along."""
         if self._images is None:
-            return False
+            return
         for image in self._dataset.images:
             source, destination = self._images / image.file, folder / image.file
             if not source.is_file():
                 raise InputError(f"{source}: the picture is not there")
             destination.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source.resolve(), destination)
-            except OSError:  # another disk, or one that knows no links
-                shutil.copyfile(source, destination)
-        return True
+            shutil.copyfile(source, destination)
 
 
 def by_image(dataset: Dataset, boxes: ScoredBoxes) -> list[list[int]]:

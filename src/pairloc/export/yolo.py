@@ -3,18 +3,21 @@
 Training programs refuse a sixth number, prediction viewers want it: so there are both.
 """
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import yaml
 
 from pairloc.data.dataset import Dataset
 from pairloc.data.scored import ScoredBoxes
+from pairloc.data.yolo import label_name
 from pairloc.export.pictures import Pictures, by_image, has_score, stems
 
 
 def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, pictures: Pictures) -> None:
     """Write a YOLO folder; the pictures belong into its `images/`."""
-    for index, (name, rows) in enumerate(zip(stems(dataset), by_image(dataset, boxes), strict=True)):
+    stems(dataset)  # two pictures of one stem would share a label file
+    for index, rows in enumerate(by_image(dataset, boxes)):
+        name = label_name(PurePosixPath("images", dataset.images[index].file)).as_posix()
         width, height = pictures.size(index)
         plain, scored = [], []
         for row in rows:
@@ -24,9 +27,9 @@ def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, pictures: Pictures
             score = float(boxes.score[row])
             plain.append(f"{line}\n")
             scored.append(f"{line} {score!r}\n" if has_score(score) else f"{line}\n")
-        _write_lines(folder / "labels" / f"{name}.txt", plain)
-        _write_lines(folder / "labels_with_scores" / f"{name}.txt", scored)
-    (folder / "images").mkdir()
+        _write_lines(folder / name, plain)
+        _write_lines(folder / "labels_with_scores" / name.removeprefix("labels/"), scored)
+    (folder / "images").mkdir(exist_ok=True)
     pictures.copy_to(folder / "images")
     listing = "".join(f"./images/{image.file}\n" for image in dataset.images)
     (folder / "train.txt").write_text(listing, encoding="utf-8")

@@ -85,7 +85,7 @@ class _Ahead:
 
     def _given(self, potentials: Floats, partial: tuple[int, ...], node: int) -> Floats:
         """A node's potentials (B,) with its edges to the labelled nodes."""
-        total = potentials[node].copy()
+        total: Floats = potentials[node].copy()
         for i, label in enumerate(partial):
             if (i, node) in self.tables:
                 total += self.tables[i, node][label]

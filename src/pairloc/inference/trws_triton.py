@@ -1,5 +1,7 @@
 """TRW-S's messages on a GPU: one pass over the potentials a message, nothing stored in between."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -23,33 +25,34 @@ class TritonSweeps(Sweeps):
         message = torch.empty_like(share)
         ahead, here = (128, 16) if down else (16, 128)
         least_sum[p, f, triton.cdiv(b, ahead)](
-            self._pairwise, share.contiguous(), edges, message, self._pairwise.shape[1], f, b,
-            DOWN=down, AHEAD=ahead, HERE=here,
+            self._pairwise, share.contiguous(), edges, message, self._pairwise.shape[1], f,
+            b=b, is_down=down, n_ahead=ahead, n_here=here,
         )  # fmt: skip
         return message
 
 
 @triton.jit
 def least_sum(
-    pairwise, share, edges, message, e_count, f_count, b, DOWN: tl.constexpr, AHEAD: tl.constexpr, HERE: tl.constexpr
-):  # type: ignore[no-untyped-def]
+    pairwise: Any, share: Any, edges: Any, message: Any, e_count: int, f_count: int,
+    b: tl.constexpr, is_down: tl.constexpr, n_ahead: tl.constexpr, n_here: tl.constexpr,
+) -> None:  # fmt: skip
     """message[p, f, ahead] = min over here of share[p, f, here] + potentials of edge f.
 
     pairwise is (P, E, B, B); going down, `here` are its rows and `ahead` its columns, going up the other way round.
     """
     p, f = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    ahead = tl.program_id(2) * AHEAD + tl.arange(0, AHEAD)
+    ahead = tl.program_id(2) * n_ahead + tl.arange(0, n_ahead)
     table = pairwise + (p * e_count + tl.load(edges + f)) * b * b
     row = share + (p * f_count + f) * b
-    least = tl.full((AHEAD,), float("inf"), tl.float32)
-    for start in range(0, b, HERE):
-        here = start + tl.arange(0, HERE)
+    least = tl.full((n_ahead,), float("inf"), tl.float32)
+    for start in range(0, b, n_here):
+        here = start + tl.arange(0, n_here)
         mine = tl.load(row + here, mask=here < b, other=float("inf"))
-        if DOWN:  # the tile is (HERE, AHEAD)
+        if is_down:  # the tile is (here, ahead)
             inside = (here[:, None] < b) & (ahead[None, :] < b)
             tile = tl.load(table + here[:, None] * b + ahead[None, :], mask=inside, other=0.0)
             least = tl.minimum(least, tl.min(tile + mine[:, None], axis=0))
-        else:  # the tile is (AHEAD, HERE)
+        else:  # the tile is (ahead, here)
             inside = (ahead[:, None] < b) & (here[None, :] < b)
             tile = tl.load(table + ahead[:, None] * b + here[None, :], mask=inside, other=0.0)
             least = tl.minimum(least, tl.min(tile + mine[None, :], axis=1))
