@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pairloc.inference.batch import Batch, Options, Solved, joined, label_gap
+from pairloc.inference.icm import icm
 
 _CACHE = 64 << 20  # bytes of potentials worked on at a time on a CPU: beyond, memory is slower than the overhead
 _DECODE_EVERY = 5
@@ -153,7 +154,7 @@ def _side(order: list[tuple[int, int]], places: dict[tuple[int, int], int], node
 
 
 def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
-    """The loop: forward, backward, and now and then a look at the labels."""
+    """The loop: forward, backward, and now and then a look at the labels; the best are polished by ICM."""
     labels = sweeps.decode()
     energy = batch.energy(labels)
     bound = torch.full_like(energy, -torch.inf)
@@ -175,6 +176,8 @@ def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
         if ends:
             break
     bound = sweeps.exact_bound()
+    polished = icm(batch, Options(100, options.tolerance, options.generator, labels))
+    labels, energy = polished.labels, polished.energy
     return Solved(
         labels,
         energy,

@@ -1,0 +1,218 @@
+"""The labelling engine: speed against its limits, and every solver against the optimum.
+
+    .venv/bin/python benchmarks/inference.py [--figure docs/inference.png]
+
+Needs torch and numpy alone (the figure: matplotlib). Prints tables and the same as JSON. With a GPU its figures too.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pairloc.inference import SOLVERS, Problem, Solution, relocalize, solve, solve_batch
+from pairloc.inference.batch import Batch, Options
+from pairloc.inference.planted import planted_bags, planted_problem
+from pairloc.inference.trws import trws
+
+T = TypeVar("T")
+CPP_SECONDS = 0.047  # Kolmogorov's C++, one core, double precision: 100 iterations of K=8, B=100
+COPY_RATE = 4.15e12  # bytes/s, an H200 copying in its own memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", type=Path, help="draw energy against time into this file")
+    arguments = parser.parse_args()
+    results: dict[str, object] = {"threads": torch.get_num_threads(), "cpu": cpu_speed()}
+    if torch.cuda.is_available():
+        results["gpu"] = gpu_speed()
+    results["epochs"] = epochs()
+    results["solvers"] = solvers()
+    print(json.dumps(results).replace("Infinity", "null"))
+    if arguments.figure:
+        draw(arguments.figure)
+
+
+def made_up(problems: int, nodes: int, labels: int, device: str, dtype: torch.dtype = torch.float32) -> Batch:
+    """Random potentials on complete graphs: what they are does not change how long a pass takes."""
+    generator = torch.Generator(device).manual_seed(0)
+    edges = tuple(itertools.combinations(range(nodes), 2))
+    options = {"generator": generator, "device": device, "dtype": dtype}
+    return Batch(
+        torch.rand(problems, nodes, labels, **options),  # type: ignore[call-overload]
+        edges,
+        torch.rand(problems, len(edges), labels, labels, **options),  # type: ignore[call-overload]
+    )
+
+
+def cpu_speed() -> dict[str, float]:
+    """64 problems of K=8, B=100, 100 iterations."""
+    batch = made_up(64, 8, 100, "cpu")
+    options = Options(100, 0.0, torch.Generator())
+    seconds = min(timed(lambda: trws(batch, options))[0] for _ in range(3))
+    single, double = trws(batch.part(slice(0, 4)), options), trws(batch.part(slice(0, 4)).double(), options)
+    row = {
+        "seconds": seconds,
+        "limit": 3.0,
+        "of C++ on one core": seconds / (64 * CPP_SECONDS),
+        "bound error": float((single.lower_bound - double.lower_bound).abs().max()),
+        "energy error": float((single.energy - double.energy).abs().max()),
+    }
+    print("TRW-S, 64 problems of K=8, B=100, 100 iterations, float32, on the CPU:")
+    print("  " + ", ".join(f"{name} {value:.3g}" for name, value in row.items()))
+    return row
+
+
+def gpu_speed() -> dict[str, object]:
+    """512 problems of K=8, B=300, 100 iterations; and the kernel against its plain twin."""
+    device = torch.cuda.get_device_name()
+    batch = made_up(512, 8, 300, "cuda")
+    options = Options(100, 0.0, torch.Generator())
+    trws(batch, Options(2, 0.0, torch.Generator()))  # compiles
+    seconds = min(timed(lambda: trws(batch, options))[0] for _ in range(3))
+    least_bytes = 2 * 100 * batch.pairwise.numel() * 4
+    small = batch.part(slice(0, 8))
+    fast, plain = trws(small, options), trws(Batch(small.unary.cpu(), small.edges, small.pairwise.cpu()), options)
+    double = trws(Batch(small.unary.cpu(), small.edges, small.pairwise.cpu()).double(), options)
+    row: dict[str, object] = {
+        "device": device,
+        "seconds": seconds,
+        "limit": 1.0,
+        "GB/s": least_bytes / seconds / 1e9,
+        "of the copy rate": least_bytes / seconds / COPY_RATE,
+        "bound error": float((fast.lower_bound.cpu() - double.lower_bound).abs().max()),
+        "energy error to the CPU": float((fast.energy.cpu() - plain.energy).abs().max()),
+        "peak GB": torch.cuda.max_memory_allocated() / 1e9,
+    }
+    print("TRW-S, 512 problems of K=8, B=300, 100 iterations, float32, on the GPU:")
+    print(
+        "  "
+        + ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else str(value) for name, value in row.items())
+    )
+    return row
+
+
+class Similarity:
+    """Pair scores from features (M, B, d), computed when asked."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+
+    def block(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairScores`."""
+        return 8 * self.features[left] @ self.features[right].transpose(1, 2) - 4
+
+    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """See `PairScores`."""
+        scores = 8 * self.features[bags] @ self.features[chosen_bags, chosen].T - 4  # (n, B, m)
+        apart = (bags[:, None] != chosen_bags) * weights  # (n, m)
+        return torch.einsum("nbm,nm->nb", scores, apart.to(scores.dtype))
+
+
+def epochs() -> list[dict[str, object]]:
+    """ICM over 600 bags of 100 proposals from a random start: an epoch costs the bags that change."""
+    unary, features, _ = planted_bags(600, 100, np.random.default_rng(0))
+    scores = Similarity(torch.from_numpy(features).float())
+    history = relocalize(torch.from_numpy(unary).float(), scores, init="random", alpha=4.0, epochs=20).history
+    rows: list[dict[str, object]] = []
+    before = 0.0
+    print("\nICM, 600 bags of 100 proposals, from a random start:")
+    print(f"  {'epoch':>5} {'changed bags':>12} {'pair scores':>14} {'seconds':>8} {'energy':>12}")
+    for step in history:
+        seconds, before = step.seconds - before, step.seconds
+        rows.append(asdict(step) | {"seconds": seconds})
+        print(f"  {step.epoch:>5} {step.changed:>12} {step.pair_scores:>14,} {seconds:>8.3f} {step.energy:>12.2f}")
+    return rows
+
+
+def solvers() -> list[dict[str, object]]:
+    """Every solver on planted problems of several sizes: mean energy above the optimum, bound below it, seconds."""
+    rows: list[dict[str, object]] = []
+    print("\nsolver x size, 10 planted problems each (optimum by 'exact', certified):")
+    print(
+        f"  {'nodes x labels, spread':24} {'solver':12} {'energy gap':>11} {'bound gap':>10} {'certified':>9} {'ms':>9}"
+    )
+    for nodes, labels, spread in (
+        (4, 20, 0.8),
+        (8, 20, 0.8),
+        (8, 100, 0.6),
+        (8, 100, 0.8),
+        (16, 50, 0.8),
+        (8, 100, 1.2),
+    ):
+        generator = np.random.default_rng(nodes * labels)
+        problems = [planted_problem(nodes, labels, generator, spread=spread)[0] for _ in range(10)]
+        optima = [solve(problem, "exact", iterations=500) for problem in problems]
+        for solver in SOLVERS:
+            seconds, found = timed(partial(each, problems, solver))
+            row = summary(found, optima) | {"ms": 100 * seconds}
+            rows.append({"nodes": nodes, "labels": labels, "spread": spread, "solver": solver} | row)
+            case = f"{nodes} x {labels}, {spread}{'*' * (row['optima certified'] == 10)}"
+            numbers = f"{row['energy gap']:>11.4f} {row['bound gap']:>10.4f} {row['certified']:>9} {row['ms']:>9.2f}"
+            print(f"  {case:24}{solver:12} {numbers}")
+        batched, _ = timed(partial(solve_batch, problems, "trws"))
+        print(f"  {'':24} {'trws, as one batch':46} {100 * batched:>9.2f}")
+    return rows
+
+
+def each(problems: list[Problem], solver: str) -> list[Solution]:
+    """The solutions of problems, one by one."""
+    return [solve(problem, solver) for problem in problems]
+
+
+def summary(found: list[Solution], optima: list[Solution]) -> dict[str, float]:
+    """Means over problems."""
+    return {
+        "energy gap": statistics.fmean(f.energy - o.energy for f, o in zip(found, optima, strict=True)),
+        "bound gap": statistics.fmean(o.energy - f.lower_bound for f, o in zip(found, optima, strict=True)),
+        "certified": sum(f.certified for f in found),
+        "optima certified": sum(o.certified for o in optima),
+    }
+
+
+def timed(call):  # type: ignore[no-untyped-def]
+    """Seconds of a call, and its result."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, result
+
+
+def draw(file: Path) -> None:
+    """Energy and bound against time on one problem that is not easy."""
+    import matplotlib.pyplot as plt
+
+    problem: Problem = planted_problem(16, 50, np.random.default_rng(3), spread=0.9)[0]
+    optimum = solve(problem, "exact", iterations=3000)
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for solver in ("trws", "icm", "block-icm", "bp", "mean-field", "greedy-tree", "unary"):
+        seconds, solution = timed(partial(solve, problem, solver, iterations=100))
+        times = 1000 * seconds * np.arange(1, len(solution.history) + 1) / len(solution.history)
+        (line,) = axes.plot(times, solution.history[:, 1], marker="o", markersize=3, label=solver)
+        if solver == "trws":
+            axes.plot(times, solution.history[:, 0], "--", color=line.get_color(), label="trws, lower bound")
+    known = "optimum" if optimum.certified else "best known"
+    axes.axhline(optimum.energy, color="black", linewidth=0.8, label=known)
+    axes.set(xscale="log", xlabel="milliseconds", ylabel="energy", ylim=(optimum.energy - 8, optimum.energy + 30))
+    axes.set_title("16 bags of 50 proposals with a planted object")
+    axes.legend(fontsize=8, ncols=2)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, dpi=130)
+    print(f"wrote {file}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""Re-localization of one class (paper, Algorithm 1): mini-problems, then ICM over the graph of all its bags.
+
+The energy of a selection x (eq. reloc_full_opt) is
+    E(x) = - sum_i unary_i(x_i) - scale * sum over ordered pairs (i, j), i != j, of score(x_i, x_j),
+with scale = alpha, or alpha / (bags - 1) if it is shared out per bag. The pair scores of a class are never held: they
+come from a `PairScores` object, in blocks.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pairloc.inference.batch import Batch, Options, label_gap
+from pairloc.inference.solve import SOLVERS
+
+AlphaScale = Literal["none", "per_bag"]
+Unary = Sequence[npt.ArrayLike] | Tensor
+
+
+class PairScores(Protocol):
+    """Pair scores of the bags of one class, both ordered directions summed: score(e, e') + score(e', e)."""
+
+    def block(self, left: Tensor, right: Tensor) -> Tensor:
+        """All proposals of bags `left` (n,) against all of bags `right` (n,) -> (n, B, B)."""
+
+    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """All proposals of `bags` (n,) against m chosen proposals, summed with `weights` (m,) -> (n, B).
+
+        `chosen` (m,) are proposals of `chosen_bags` (m,). A bag is not compared with itself.
+        """
+
+
+class PairTable:
+    """Pair scores that are all there, (M, M, B, B): for small classes, and as the reference in tests."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.both = table + table.permute(1, 0, 3, 2)  # (M, M, B, B)
+
+    def block(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairScores`."""
+        return self.both[left, right]
+
+    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """See `PairScores`."""
+        scores = self.both.transpose(2, 3)[bags[:, None], chosen_bags, chosen]  # (n, m, B)
+        apart = (bags[:, None] != chosen_bags) * weights  # (n, m)
+        return torch.einsum("nmb,nm->nb", scores, apart.to(scores.dtype))
+
+
+@dataclass(frozen=True)
+class Step:
+    """The state after the initialisation (epoch 0) or an epoch of ICM."""
+
+    epoch: int
+    energy: float
+    changed: int  # bags that got another proposal
+    pair_scores: int  # ordered pair scores computed in it
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Relocalization:
+    """A selection, one proposal a bag, and how far to trust it."""
+
+    selection: Tensor  # (M,)
+    energy: float
+    history: tuple[Step, ...]
+    converged: bool  # no single change helps any more
+    gaps: Tensor  # (M,) what the best other proposal of a bag would cost more while the others stay
+    mini_gaps: Tensor  # (M,) the same in its mini-problem, where the others may answer; NaN without mini-problems
+    certified: Tensor  # (M,) whether its mini-problem was solved to a certified minimum
+
+
+def relocalize(
+    unary: Unary,
+    pair_scores: PairScores,
+    *,
+    alpha: float = 1.0,
+    alpha_scale: AlphaScale = "per_bag",
+    k: int = 8,
+    init: str | Tensor = "mini-problems",
+    solver: str = "trws",
+    iterations: int = 100,
+    epochs: int = 10,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+    previous: Tensor | None = None,
+    fixed: Mapping[int, int] | None = None,
+    memory: int = 2 << 30,
+) -> Relocalization:
+    """Select one proposal a bag so that the energy is low.
+
+    `unary` are the unary scores, a vector a bag or (M, B) with minus infinity where a bag has fewer proposals. `init`
+    is "mini-problems" (of `k` bags, by `solver`), "unary", "random", or a selection (M,). With `previous`, a selection,
+    the result never has a higher energy than it. `fixed` clamps bags to proposals. `memory` bounds the bytes of pair
+    scores held at a time.
+    """
+    fixed = fixed or {}
+    scores = _clamped(_padded(unary), fixed)
+    if alpha_scale not in ("none", "per_bag"):
+        raise ValueError(f"alpha_scale is {alpha_scale!r}, not 'none' or 'per_bag'")
+    if k < 2 or epochs < 0 or iterations < 1:
+        raise ValueError(f"k is {k}, epochs {epochs}, iterations {iterations}; they are at least 2, 0 and 1")
+    graph = _ClassGraph(scores, pair_scores, alpha, alpha_scale)
+    start = time.perf_counter()
+    certified = torch.zeros(len(scores), dtype=torch.bool)
+    mini_gaps = torch.full((len(scores),), torch.nan, dtype=torch.float64)
+    if isinstance(init, Tensor):
+        selection = _checked(init, scores, fixed, "init")
+    elif init == "mini-problems":
+        options = Options(iterations, tolerance, torch.Generator().manual_seed(seed))
+        selection, mini_gaps, certified = graph.mini_problems(partition(len(scores), k, seed), solver, options, memory)
+    elif init == "random":
+        draws = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed)).to(scores.device)
+        selection = draws.masked_fill(torch.isinf(scores), -1).argmax(dim=1)
+    elif init == "unary":
+        selection = scores.argmax(dim=1)
+    else:
+        raise ValueError(f"init is {init!r}, not 'mini-problems', 'unary', 'random' or a selection")
+    result = graph.icm(selection, epochs, start)
+    if previous is not None:
+        other = graph.icm(_checked(previous, scores, fixed, "previous"), epochs, time.perf_counter())
+        result = other if other[1] < result[1] else result
+    selection, energy, history, converged, cost = result
+    return Relocalization(selection, energy, history, converged, label_gap(cost, selection).cpu(), mini_gaps, certified)
+
+
+def partition(bags: int, k: int, seed: int) -> list[npt.NDArray[np.int64]]:
+    """round(bags / k) disjoint random groups that cover every bag; their sizes differ by one at most."""
+    groups = max(1, round(bags / k))
+    return [np.sort(group) for group in np.array_split(np.random.default_rng(seed).permutation(bags), groups)]
+
+
+class _ClassGraph:
+    """The energy of one class."""
+
+    def __init__(self, unary: Tensor, pair_scores: PairScores, alpha: float, alpha_scale: AlphaScale) -> None:
+        self.unary, self.pair_scores = unary, pair_scores  # (M, B)
+        self.alpha, self.alpha_scale = alpha, alpha_scale
+        self.computed = 0
+
+    def scale(self, bags: int) -> float:
+        """The weight of a pair score among so many bags."""
+        return self.alpha / max(bags - 1, 1) if self.alpha_scale == "per_bag" else self.alpha
+
+    def mini_problems(
+        self, groups: list[npt.NDArray[np.int64]], solver: str, options: Options, memory: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Solve all groups, those of one size as one batch: selection, gaps and certificates, (M,) each."""
+        if solver not in SOLVERS:
+            raise ValueError(f"there is no solver {solver!r}; known are {', '.join(SOLVERS)}")
+        m, b = self.unary.shape
+        selection = self.unary.argmax(dim=1)
+        gaps = torch.full((m,), torch.nan, dtype=torch.float64)
+        certified = torch.zeros(m, dtype=torch.bool)
+        for size in sorted({len(group) for group in groups}):
+            edges = tuple((i, j) for i in range(size) for j in range(i + 1, size))
+            step = max(1, memory // (4 * b * b * max(len(edges), 1)))
+            same = np.stack([group for group in groups if len(group) == size])
+            for part in (same[first : first + step] for first in range(0, len(same), step)):
+                members = torch.from_numpy(part).to(self.unary.device)  # (G, K)
+                solved = SOLVERS[solver][0](self._batch(members, edges), options)
+                selection[members] = solved.labels
+                bound_gap = solved.energy - solved.lower_bound
+                sure = bound_gap <= options.tolerance * solved.energy.abs().clamp(min=1)
+                certified[members.cpu()] = sure.cpu()[:, None].expand(-1, size)
+                gaps[members.cpu()] = solved.gaps.cpu()
+        return selection, gaps, certified
+
+    def _batch(self, members: Tensor, edges: tuple[tuple[int, int], ...]) -> Batch:
+        """The mini-problems of groups (G, K) of bags, as potentials to minimise."""
+        groups, size = members.shape
+        b = self.unary.shape[1]
+        if edges:
+            i, j = (torch.tensor(ends, device=members.device) for ends in zip(*edges, strict=True))
+            left, right = members[:, i].flatten(), members[:, j].flatten()  # (G * E,)
+            table = self.pair_scores.block(left, right).view(groups, len(edges), b, b)
+            table = table * -self.scale(size)
+            self.computed += 2 * table.numel()
+            for edge in torch.nonzero(~torch.isfinite(table.sum(dim=(2, 3))).flatten()).flatten().tolist():
+                raise ValueError(f"bags {int(left[edge])} and {int(right[edge])}: have a pair score that is not finite")
+        else:
+            table = self.unary.new_zeros(groups, 0, b, b)
+        missing = torch.isinf(self.unary)[members]  # (G, K, B)
+        for e, (first, second) in enumerate(edges):
+            absent = missing[:, first, :, None] | missing[:, second, None, :]
+            table[:, e].masked_fill_(absent, 0.0)
+        return Batch(-self.unary[members].to(table.dtype), edges, table)
+
+    def icm(self, selection: Tensor, epochs: int, start: float) -> tuple[Tensor, float, tuple[Step, ...], bool, Tensor]:
+        """Take the bags in turn, each the proposal that lowers the energy most, until a turn changes nothing.
+
+        Kept is, for every proposal, its summed pair score with the selection of the other bags; a change of one bag
+        adds its new proposal to these sums and takes the old one away. So bags that stay cost nothing: the next bag
+        that changes is found at once, by looking at all of them.
+        """
+        m = len(self.unary)
+        bags = torch.arange(m, device=self.unary.device)
+        selection = selection.clone()
+        scale = self.scale(m)
+        sums = self._against(bags, bags, selection, torch.ones(m, device=bags.device))  # (M, B)
+        unary = self.unary.double()
+        cost = -(unary + scale * sums)
+        history = [Step(0, self._energy(selection, sums), 0, self._take_count(), time.perf_counter() - start)]
+        signs = torch.tensor([1.0, -1.0], device=bags.device)
+        converged = False
+        for epoch in range(1, epochs + 1):
+            turn, changed = 0, 0
+            while (bag := self._next(cost, selection, turn)) is not None:
+                new = torch.stack([cost[bag].argmin(), selection[bag]])
+                sums += self._against(bags, bags[bag].expand(2), new, signs)
+                selection[bag] = new[0]
+                cost = -(unary + scale * sums)
+                turn, changed = bag + 1, changed + 1
+            seconds = time.perf_counter() - start
+            history.append(Step(epoch, self._energy(selection, sums), changed, self._take_count(), seconds))
+            converged = changed == 0
+            if converged:
+                break
+        if not converged:
+            converged = self._next(cost, selection, 0) is None
+        return selection, history[-1].energy, tuple(history), converged, cost
+
+    def _next(self, cost: Tensor, selection: Tensor, turn: int) -> int | None:
+        """The first bag from `turn` on that has a cheaper proposal than its own."""
+        own = cost.gather(1, selection[:, None])[:, 0]
+        cheaper = cost.amin(dim=1) < own - 1e-9 * (1 + own.abs())
+        found = torch.nonzero(cheaper[turn:])
+        return turn + int(found[0]) if len(found) else None
+
+    def _energy(self, selection: Tensor, sums: Tensor) -> float:
+        unary = self.unary.double().gather(1, selection[:, None]).sum()
+        pairs = sums.gather(1, selection[:, None]).sum() / 2  # every pair was met from both its ends
+        return float(-unary - self.scale(len(selection)) * pairs)
+
+    def _against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        self.computed += 2 * self.unary.numel() * len(chosen)
+        sums = self.pair_scores.against(bags, chosen_bags, chosen, weights).double()
+        for bag in torch.nonzero(~torch.isfinite(sums.sum(dim=1))).flatten().tolist():
+            raise ValueError(f"bag {int(bags[bag])}: has a pair score that is not finite")
+        return sums
+
+    def _take_count(self) -> int:
+        computed, self.computed = self.computed, 0
+        return computed
+
+
+def _padded(unary: Unary) -> Tensor:
+    """Unary scores as (M, B), minus infinity where a bag has no such proposal."""
+    if isinstance(unary, Tensor):
+        scores = unary
+    else:
+        bags = [torch.as_tensor(np.asarray(bag, dtype=np.float64)) for bag in unary]
+        scores = torch.full((len(bags), max((len(bag) for bag in bags), default=1)), -torch.inf, dtype=torch.float64)
+        for row, bag in enumerate(bags):
+            scores[row, : len(bag)] = bag
+    if scores.ndim != 2 or not len(scores):
+        raise ValueError(f"unary scores have shape {tuple(scores.shape)}, not (bags, proposals) with at least one bag")
+    for bag in torch.nonzero(torch.isneginf(scores).all(dim=1)).flatten().tolist():
+        raise ValueError(f"bag {bag}: has no proposal")
+    for bag in torch.nonzero((torch.isnan(scores) | torch.isposinf(scores)).any(dim=1)).flatten().tolist():
+        raise ValueError(f"bag {bag}: has a unary score that is not finite")
+    return scores
+
+
+def _clamped(scores: Tensor, fixed: Mapping[int, int]) -> Tensor:
+    """A fixed bag keeps its one proposal."""
+    scores = scores.clone()
+    for bag, proposal in fixed.items():
+        if not (0 <= bag < len(scores) and 0 <= proposal < scores.shape[1]) or torch.isinf(scores[bag, proposal]):
+            raise ValueError(f"bag {bag}: is fixed to proposal {proposal}, which is not there")
+        own = scores[bag, proposal].clone()
+        scores[bag] = -torch.inf
+        scores[bag, proposal] = own
+    return scores
+
+
+def _checked(selection: Tensor, scores: Tensor, fixed: Mapping[int, int], what: str) -> Tensor:
+    """A selection (M,) that is possible; fixed bags are moved to their proposal."""
+    selection = selection.to(scores.device, copy=True)
+    if selection.shape != (len(scores),) or bool(((selection < 0) | (selection >= scores.shape[1])).any()):
+        raise ValueError(f"{what}: is not one proposal for each of the {len(scores)} bags")
+    for bag, proposal in fixed.items():
+        selection[bag] = proposal
+    for bag in torch.nonzero(torch.isinf(scores.gather(1, selection[:, None])[:, 0])).flatten().tolist():
+        raise ValueError(f"{what}: bag {bag} has no proposal {int(selection[bag])}")
+    return selection

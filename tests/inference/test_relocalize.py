@@ -1,0 +1,177 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pairloc.boxes import Floats
+from pairloc.inference import PairTable, relocalize
+from pairloc.inference.planted import planted_bags
+from pairloc.inference.relocalize import partition
+
+few = settings(max_examples=30, deadline=None)
+
+
+def plain_energy(
+    unary: list[Floats],
+    table: torch.Tensor,
+    selection: list[int],
+    alpha: float,
+    *,
+    per_bag: bool,
+) -> float:
+    """Equation reloc_full_opt, written out."""
+    scale = alpha / max(len(unary) - 1, 1) if per_bag else alpha
+    energy = -sum(float(scores[choice]) for scores, choice in zip(unary, selection, strict=True))
+    for i, j in itertools.permutations(range(len(unary)), 2):
+        energy -= scale * float(table[i, j, selection[i], selection[j]])
+    return energy
+
+
+def bags(draw: st.DrawFn) -> tuple[list[Floats], torch.Tensor]:
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    m = draw(st.integers(1, 7))
+    sizes = [draw(st.integers(1, 5)) for _ in range(m)]
+    unary = [generator.normal(size=size) for size in sizes]
+    return unary, torch.from_numpy(generator.normal(size=(m, m, max(sizes), max(sizes))))
+
+
+cases = st.composite(bags)()
+scales = st.sampled_from(["none", "per_bag"])
+
+
+@few
+@given(cases, scales, st.sampled_from(["mini-problems", "unary", "random"]), st.integers(2, 4))
+def test_the_energy_kept_equals_a_recomputation_and_never_rises(case, scale, init, k) -> None:  # type: ignore[no-untyped-def]
+    unary, table = case
+    result = relocalize(unary, PairTable(table), alpha=0.7, alpha_scale=scale, init=init, k=k, epochs=50)
+    selection = result.selection.tolist()
+    assert all(0 <= choice < len(scores) for choice, scores in zip(selection, unary, strict=True))
+    assert result.energy == pytest.approx(
+        plain_energy(unary, table, selection, 0.7, per_bag=scale == "per_bag"), abs=1e-6
+    )
+    energies = [step.energy for step in result.history]
+    assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(energies))
+    assert result.converged
+    for bag, scores in enumerate(unary):
+        others = [
+            [*selection[:bag], choice, *selection[bag + 1 :]]
+            for choice in range(len(scores))
+            if choice != selection[bag]
+        ]
+        alternatives = [plain_energy(unary, table, other, 0.7, per_bag=scale == "per_bag") for other in others]
+        gap = min(alternatives, default=np.inf) - result.energy
+        assert result.gaps[bag] == pytest.approx(gap, abs=1e-6)
+        assert gap >= -1e-6
+
+
+@few
+@given(cases, st.integers(0, 99))
+def test_from_the_previous_selection_the_energy_never_rises(case, seed) -> None:  # type: ignore[no-untyped-def]
+    unary, table = case
+    generator = np.random.default_rng(seed)
+    previous = torch.tensor([int(generator.integers(len(scores))) for scores in unary])
+    before = plain_energy(unary, table, previous.tolist(), 1.0, per_bag=True)
+    for init in ("mini-problems", previous):
+        result = relocalize(unary, PairTable(table), init=init, k=2, previous=previous, epochs=1)
+        assert result.energy <= before + 1e-9
+
+
+@few
+@given(cases, st.data())
+def test_fixed_bags_stay(case, data) -> None:  # type: ignore[no-untyped-def]
+    unary, table = case
+    chosen = data.draw(st.sets(st.sampled_from(range(len(unary)))))
+    fixed = {bag: data.draw(st.integers(0, len(unary[bag]) - 1)) for bag in chosen}
+    previous = torch.tensor([len(scores) - 1 for scores in unary])
+    for init in ("mini-problems", "unary", "random", previous):
+        result = relocalize(unary, PairTable(table), init=init, fixed=fixed, k=3, previous=previous)
+        assert all(int(result.selection[bag]) == proposal for bag, proposal in fixed.items())
+
+
+@few
+@given(cases)
+def test_one_mini_problem_of_all_bags_is_certified_only_where_it_is_optimal(case) -> None:  # type: ignore[no-untyped-def]
+    unary, table = case
+    result = relocalize(unary, PairTable(table), k=max(2, len(unary)), iterations=300)
+    labellings = itertools.product(*(range(len(scores)) for scores in unary))
+    optimum = min(plain_energy(unary, table, list(labels), 1.0, per_bag=True) for labels in labellings)
+    assert result.energy >= optimum - 1e-6
+    if result.certified.all():
+        assert result.energy == pytest.approx(optimum, abs=1e-3)
+
+
+@given(st.integers(1, 300), st.integers(2, 70), st.integers(0, 5))
+def test_mini_problems_cover_every_bag_once(count: int, k: int, seed: int) -> None:
+    groups = partition(count, k, seed)
+    assert len(groups) == max(1, round(count / k))
+    assert sorted(np.concatenate(groups).tolist()) == list(range(count))
+    sizes = [len(group) for group in groups]
+    assert max(sizes) - min(sizes) <= 1
+    assert all((a == b).all() for a, b in zip(groups, partition(count, k, seed), strict=True))
+
+
+def planted(m: int, b: int, seed: int = 0) -> tuple[torch.Tensor, PairTable, torch.Tensor]:
+    unary, features, truth = planted_bags(m, b, np.random.default_rng(seed))
+    similarity = torch.from_numpy(np.einsum("ibd,jcd->ijbc", features, features)) * 4 - 2
+    return torch.from_numpy(unary), PairTable(similarity), torch.from_numpy(truth)
+
+
+def test_the_planted_object_is_found() -> None:
+    unary, table, truth = planted(40, 20)
+    found = relocalize(unary, table, k=8, alpha=4.0)
+    assert (found.selection == truth).double().mean() > 0.9
+    alone = relocalize(unary, table, init="unary", epochs=0, alpha=4.0)
+    assert (alone.selection == truth).double().mean() < 0.5
+    assert found.certified.double().mean() > 0.5
+    assert found.energy < alone.energy
+
+
+def test_an_epoch_costs_the_bags_that_change() -> None:
+    unary, table, _ = planted(40, 20)
+    history = relocalize(unary, table, init="random", epochs=20).history
+    assert history[-1].changed == 0
+    for step in history[1:]:
+        assert step.pair_scores == 2 * step.changed * 2 * unary.numel()
+    assert sum(step.changed for step in history[2:]) < history[1].changed
+
+
+def test_memory_does_not_change_the_result() -> None:
+    unary, table, _ = planted(30, 10)
+    results = [relocalize(unary, table, k=4, memory=memory).selection for memory in (1, 10_000, 2 << 30)]
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_one_bag_takes_its_best_proposal() -> None:
+    result = relocalize([[0.0, 3.0, 1.0]], PairTable(torch.zeros(1, 1, 3, 3)))
+    assert result.selection.tolist() == [1]
+    assert result.converged
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"unary": []}, "at least one bag"),
+        ({"unary": [[1.0], []]}, "bag 1: has no proposal"),
+        ({"unary": [[1.0], [np.nan]]}, "bag 1: has a unary score that is not finite"),
+        ({"alpha_scale": "mean"}, "alpha_scale is 'mean'"),
+        ({"init": "best"}, "init is 'best'"),
+        ({"init": torch.tensor([0])}, "init: is not one proposal for each of the 2 bags"),
+        ({"init": torch.tensor([0, 5])}, "init: is not one proposal"),
+        ({"previous": torch.tensor([0, 1])}, "previous: bag 1 has no proposal 1"),
+        ({"fixed": {1: 1}}, "bag 1: is fixed to proposal 1"),
+        ({"k": 1}, "k is 1"),
+        ({"solver": "magic"}, "no solver 'magic'"),
+        ({"pair_scores": PairTable(torch.full((2, 2, 2, 2), torch.nan))}, "bags 0 and 1: have a pair score"),
+        ({"pair_scores": PairTable(torch.full((2, 2, 2, 2), torch.inf)), "init": "unary"}, "bag 0: has a pair score"),
+    ],
+)
+def test_bad_input_names_the_bag(arguments: dict[str, object], message: str) -> None:
+    call: dict[str, object] = {
+        "unary": [[1.0, 2.0], [3.0]],
+        "pair_scores": PairTable(torch.zeros(2, 2, 2, 2)),
+    } | arguments
+    with pytest.raises(ValueError, match=message):
+        relocalize(**call)  # type: ignore[arg-type]

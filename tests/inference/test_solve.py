@@ -1,0 +1,241 @@
+"""The theorems of graph labelling, on problems small enough to know the answer."""
+
+import itertools
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pairloc.inference import SOLVERS, Problem, solve, solve_batch
+from pairloc.inference.batch import Batch
+from pairloc.inference.planted import planted_problem
+from pairloc.inference.trws import Sweeps
+from referees import brute_force, lp_bound, min_marginals, plain_trws, problems, toulbar2
+
+few = settings(max_examples=40, deadline=None)
+CLOSE = 1e-6
+
+
+@few
+@given(problems(labels=5))
+def test_exact_equals_brute_force_and_toulbar2(problem: Problem) -> None:
+    optimum = brute_force(problem)
+    assert problem.energy(toulbar2(problem)) == pytest.approx(optimum, abs=1e-5)
+    for solver in ("exact", "a-star"):
+        solution = solve(problem, solver)
+        assert solution.energy == pytest.approx(optimum, abs=CLOSE)
+        assert solution.certified
+
+
+@few
+@given(problems(labels=4))
+def test_bounds_and_energies_are_in_order(problem: Problem) -> None:
+    """TRW-S's bound <= linear relaxation <= optimum <= every solver's energy; no bound is above the optimum."""
+    optimum, relaxed = brute_force(problem), lp_bound(problem)
+    assert relaxed <= optimum + CLOSE
+    for solver in SOLVERS:
+        solution = solve(problem, solver)
+        assert solution.energy == pytest.approx(problem.energy(solution.labels))
+        assert solution.energy >= optimum - CLOSE
+        assert solution.lower_bound <= optimum + CLOSE
+        assert not solution.certified or solution.energy <= optimum + CLOSE
+        if solver == "trws":
+            assert solution.lower_bound <= relaxed + CLOSE
+
+
+@few
+@given(problems())
+def test_the_bound_never_falls_and_equals_the_plain_one(problem: Problem) -> None:
+    solution = solve(problem, "trws", iterations=12, tolerance=0)
+    plain = plain_trws(problem, len(solution.history))
+    assert (np.diff(solution.history[:, 0]) >= -1e-9).all()
+    np.testing.assert_allclose(solution.history[:, 0], np.maximum.accumulate(plain), atol=1e-9)
+
+
+@few
+@given(problems(nodes=8, labels=4, tree=True))
+def test_trees_are_exact_and_certified(problem: Problem) -> None:
+    solution = solve(problem, "trws")
+    assert solution.certified
+    assert solution.energy == pytest.approx(brute_force(problem), abs=CLOSE)
+
+
+@few
+@given(problems(labels=4), st.integers(0, 9))
+def test_beliefs_bound_min_marginals(problem: Problem, passes: int) -> None:
+    """With a label of belief b no labelling has less than the bound and b: what exact rules labels out by."""
+    sweeps = Sweeps(Batch.of([problem], torch.float64, "cpu"))
+    base = -np.inf
+    for _ in range(passes + 2):
+        sweeps.forward()
+        before = base
+        bound, beliefs = sweeps.backward()
+        base = max(base, float(bound))
+    for node, marginals in enumerate(min_marginals(problem)):
+        assert (before + beliefs[0, node, : len(marginals)].numpy() <= marginals + 1e-9).all()
+
+
+@few
+@given(problems(labels=4))
+def test_certified_gaps_are_no_larger_than_the_true_ones(problem: Problem) -> None:
+    solution = solve(problem, "trws", tolerance=1e-9)
+    if solution.certified:
+        for node, marginals in enumerate(min_marginals(problem)):
+            others = np.delete(marginals, solution.labels[node])
+            assert solution.gaps[node] <= (others.min() if len(others) else np.inf) - solution.energy + 1e-6
+
+
+@few
+@given(problems(), st.integers(0, 99))
+def test_icm_never_raises_the_energy_and_ends_where_no_change_helps(problem: Problem, seed: int) -> None:
+    start = solve(problem, "random", seed=seed).labels
+    for solver in ("icm", "block-icm"):
+        solution = solve(problem, solver, start=start.tolist())
+        assert (np.diff([problem.energy(start), *solution.history[:, 1]]) <= 1e-9).all()
+        for node, size in enumerate(problem.sizes):
+            for label in range(size):
+                changed = solution.labels.copy()
+                changed[node] = label
+                assert problem.energy(changed) >= solution.energy - 1e-9
+        if solver == "block-icm":
+            for i, j in problem.edges:
+                for labels in itertools.product(range(problem.sizes[i]), range(problem.sizes[j])):
+                    changed = solution.labels.copy()
+                    changed[[i, j]] = labels
+                    assert problem.energy(changed) >= solution.energy - 1e-9
+
+
+@few
+@given(problems(labels=4), st.randoms())
+def test_the_order_of_the_bags_does_not_matter(problem: Problem, random: Random) -> None:
+    order = list(range(len(problem)))
+    random.shuffle(order)
+    place = {node: new for new, node in enumerate(order)}
+    tables = zip(problem.edges, problem.pairwise, strict=True)
+    shuffled = Problem(
+        [problem.unary[node] for node in order], {(place[i], place[j]): table for (i, j), table in tables}
+    )
+    assert solve(shuffled, "exact").energy == pytest.approx(solve(problem, "exact").energy, abs=CLOSE)
+
+
+@few
+@given(problems(labels=4), st.data())
+def test_fixed_nodes_are_honoured_by_every_solver(problem: Problem, data: st.DataObject) -> None:
+    nodes = data.draw(st.sets(st.sampled_from(range(len(problem)))))
+    fixed = {node: data.draw(st.integers(0, problem.sizes[node] - 1)) for node in nodes}
+    kept = [
+        labels
+        for labels in itertools.product(*map(range, problem.sizes))
+        if all(labels[n] == x for n, x in fixed.items())
+    ]
+    optimum = min(problem.energy(labels) for labels in kept)
+    for solver in SOLVERS:
+        solution = solve(problem, solver, fixed=fixed)
+        assert all(solution.labels[node] == label for node, label in fixed.items())
+        assert solution.lower_bound <= optimum + CLOSE <= solution.energy + 2 * CLOSE
+    assert solve(problem, "exact", fixed=fixed).energy == pytest.approx(optimum, abs=CLOSE)
+
+
+@few
+@given(st.integers(1, 5), st.integers(0, 999), st.booleans())
+def test_a_batch_equals_its_problems_one_by_one(count: int, seed: int, whole: bool) -> None:
+    generator = np.random.default_rng(seed)
+    edges = [(0, 1), (1, 2), (0, 3)]
+    batch = []
+    for _ in range(count):
+        sizes = generator.integers(1, 5, 4)
+        draw = (
+            (lambda *shape: generator.integers(-2, 3, shape))
+            if whole
+            else (lambda *shape: generator.normal(size=shape))
+        )
+        batch.append(Problem([draw(size) for size in sizes], {(i, j): draw(sizes[i], sizes[j]) for i, j in edges}))
+    for solver in SOLVERS.keys() - {"random", "mean-field", "bp"}:
+        together = solve_batch(batch, solver)
+        for solution, problem in zip(together, batch, strict=True):
+            alone = solve(problem, solver)
+            assert solution.energy == pytest.approx(alone.energy, abs=CLOSE), solver
+            assert solution.lower_bound == pytest.approx(alone.lower_bound, abs=1e-4), solver
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("problem", "energy"),
+    [
+        (Problem([[3.0]], {}), 3.0),
+        (Problem([[3.0, 1.0, 2.0]], {}), 1.0),
+        (Problem([[1.0], [2.0]], {(0, 1): [[5.0]]}), 8.0),
+        (Problem([[0.0, 0.0]] * 3, {(i, j): np.zeros((2, 2)) for i, j in ((0, 1), (0, 2), (1, 2))}), 0.0),
+        (Problem([[1.0, 2.0], [4.0, 3.0]], {}), 4.0),
+    ],
+)
+def test_small_cases(solver: str, problem: Problem, energy: float) -> None:
+    solution = solve(problem, solver)
+    if solver == "random":
+        assert solution.energy >= energy
+    else:
+        assert solution.energy == energy
+    if solver in ("trws", "exact", "a-star"):
+        assert solution.certified
+
+
+def test_planted_objects_are_found_and_mostly_certified() -> None:
+    generator = np.random.default_rng(0)
+    planted = [planted_problem(8, 100, generator) for _ in range(20)]
+    solutions = solve_batch([problem for problem, _ in planted], "trws")
+    optima = [problem.energy(toulbar2(problem)) for problem, _ in planted]
+    found = sum(s.energy <= optimum + 1e-5 for s, optimum in zip(solutions, optima, strict=True))
+    assert found >= 19
+    assert sum(solution.certified for solution in solutions) >= 15
+    right = np.mean([(s.labels == truth).mean() for s, (_, truth) in zip(solutions, planted, strict=True)])
+    assert right > 0.9
+
+
+def test_single_precision_is_close_to_double() -> None:
+    generator = np.random.default_rng(1)
+    batch = [planted_problem(8, 30, generator, spread=0.9)[0] for _ in range(6)]
+    single = solve_batch(batch, "trws", dtype=torch.float32, iterations=50, tolerance=0)
+    double = solve_batch(batch, "trws", iterations=50, tolerance=0)
+    for a, b in zip(single, double, strict=True):
+        assert a.energy == pytest.approx(b.energy, abs=1e-4)
+        assert a.lower_bound == pytest.approx(b.lower_bound, abs=1e-4)
+
+
+def test_a_search_that_is_stopped_says_so() -> None:
+    generator = np.random.default_rng(0)
+    edges = list(itertools.combinations(range(8), 2))
+    problem = Problem(generator.normal(size=(8, 12)), {edge: generator.normal(size=(12, 12)) for edge in edges})
+    optimum = problem.energy(toulbar2(problem))
+    for solver in ("exact", "a-star"):
+        solution = solve(problem, solver, iterations=2)
+        assert not solution.certified
+        assert solution.lower_bound <= optimum <= solution.energy + CLOSE
+        assert solution.iterations <= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"solver": "magic"}, "no solver 'magic'; known are trws"),
+        ({"iterations": 0}, "iterations is 0"),
+        ({"tolerance": float("nan")}, "tolerance nan"),
+        ({"start": [0, 9]}, "node 1: label 9 is out of range"),
+        ({"start": [0]}, "1 labels for 2 nodes"),
+        ({"fixed": {7: 0}}, "node 7: is fixed"),
+        ({"fixed": {0: 5}}, "node 0: is fixed to label 5, but it has 2"),
+    ],
+)
+def test_bad_calls(arguments: dict[str, object], message: str) -> None:
+    problem = Problem([[0.0, 1.0], [1.0, 0.0]], {(0, 1): np.eye(2)})
+    with pytest.raises(ValueError, match=message):
+        solve(problem, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_of_one_shape() -> None:
+    one, other = Problem([[0.0], [0.0]], {(0, 1): [[1.0]]}), Problem([[0.0], [0.0]], {})
+    with pytest.raises(ValueError, match="problem 1: has other nodes or edges"):
+        solve_batch([one, other])
+    assert solve_batch([]) == []
