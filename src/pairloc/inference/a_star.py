@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pairloc.inference.batch import Batch, Options, Solved, joined, label_gap, one
+from pairloc.inference.batch import Batch, Options, Solved, joined, one, proven_gap
 from pairloc.inference.trws import Sweeps
 
 Floats = npt.NDArray[np.float64]
@@ -27,11 +27,10 @@ def _a_star(batch: Batch, options: Options) -> Solved:
     """
     sweeps = Sweeps(batch)
     for _ in range(_PASSES):
-        sweeps.forward()
-        _, beliefs = sweeps.backward()
+        base, _ = sweeps.iterate()
+    _, beliefs = sweeps.iterate()
     labels = sweeps.decode()
     energy = float(batch.energy(labels))
-    gaps = label_gap(beliefs if batch.nodes else batch.unary, labels)
     final_beliefs, tables = sweeps.reparametrised()
     ahead = _Ahead(final_beliefs[0].cpu().numpy(), tables[0].cpu().numpy(), batch.edges)
     counter = itertools.count()
@@ -57,7 +56,7 @@ def _a_star(batch: Batch, options: Options) -> Solved:
             bound = energy
             break
     history.append((bound, energy))
-    return one(labels, energy, bound, history, gaps)
+    return one(labels, energy, bound, history, proven_gap(base, beliefs, labels, torch.tensor([energy])))
 
 
 class _Ahead:

@@ -110,7 +110,7 @@ class Solved:
     lower_bound: Tensor  # (P,) double; minus infinity where the solver has none
     iterations: Tensor  # (P,) how many were made
     history: Tensor  # (T, P, 2) lower bound and lowest energy after every iteration
-    gaps: Tensor  # (P, N) what the best other label of a node would cost more, as far as the solver knows
+    gaps: Tensor  # (P, N) what the best other label of a node would cost more
 
 
 def without_bound(batch: Batch, labels: Tensor, energies: list[Tensor], iterations: int) -> Solved:
@@ -139,6 +139,15 @@ def label_gap(cost: Tensor, chosen: Tensor) -> Tensor:
     own = cost.gather(-1, chosen[..., None])
     others = cost.scatter(-1, chosen[..., None], torch.inf)
     return (others.amin(dim=-1) - own[..., 0]).double()
+
+
+def proven_gap(base: Tensor, beliefs: Tensor, labels: Tensor, energy: Tensor) -> Tensor:
+    """What the best other label of every node costs more at least, whatever the others do: (P, N).
+
+    A label of belief b (P, N, B) has no labelling below the bound (P,) that was proved before these beliefs, and b.
+    """
+    others = beliefs.scatter(2, labels[..., None], torch.inf).amin(dim=2).double()  # (P, N)
+    return base[:, None] + others - energy[:, None].to(others.device)
 
 
 def one(labels: Tensor, energy: float, lower_bound: float, history: list[tuple[float, float]], gaps: Tensor) -> Solved:

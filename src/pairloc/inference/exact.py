@@ -6,7 +6,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from pairloc.inference.batch import Batch, Options, Solved, joined, label_gap, one
+from pairloc.inference.batch import Batch, Options, Solved, joined, one, proven_gap
 from pairloc.inference.trws import Sweeps
 
 _ROOT_PASSES = 200
@@ -23,8 +23,10 @@ def _exact(batch: Batch, options: Options) -> Solved:
     """One problem, in double precision."""
     counter = itertools.count()
     root = Sweeps(batch)
-    bound, base, beliefs, labels, energy = _bounded(root, _ROOT_PASSES, torch.inf, options.tolerance)
-    gaps = label_gap(beliefs, labels)
+    bound, _, _, labels, energy = _bounded(root, _ROOT_PASSES, torch.inf, options.tolerance)
+    base = bound
+    _, beliefs = root.iterate()
+    root_knows = torch.tensor([base], dtype=torch.float64), beliefs
     history = [(bound, energy)]
     # open branches by their bound: unary potentials in which what is ruled out is infinite, messages, what they prove
     heap = [(bound, next(counter), batch.unary, root.into_higher, root.into_lower, base, beliefs)]
@@ -43,7 +45,7 @@ def _exact(batch: Batch, options: Options) -> Solved:
                 heapq.heappush(heap, entry)
         history.append((min(heap[0][0], energy) if heap else energy, energy))
     lower_bound = min(heap[0][0], energy) if heap else energy
-    return one(labels, energy, lower_bound, history, gaps)
+    return one(labels, energy, lower_bound, history, proven_gap(*root_knows, labels, torch.tensor([energy])))
 
 
 def _bounded(

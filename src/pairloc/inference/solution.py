@@ -19,4 +19,6 @@ class Solution:
     iterations: int
     history: Floats  # (T, 2) lower bound and lowest energy after every iteration
     certified: bool  # energy and bound meet within the tolerance: this is a minimum
-    gaps: Floats  # (N,) what the best other label of a node would cost more, as far as the solver knows
+    # (N,) what the best other label of a node would cost more. Where the solver has a bound: at least, whatever the
+    # other nodes answer (below zero: not proved to cost more). Where it has none: if the others stay.
+    gaps: Floats

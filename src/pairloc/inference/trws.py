@@ -9,14 +9,16 @@ never falls.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from pairloc.inference.batch import Batch, Options, Solved, joined, label_gap
+from pairloc.inference.batch import Batch, Options, Solved, joined, proven_gap
 from pairloc.inference.icm import icm
 
 _CACHE = 64 << 20  # bytes of potentials worked on at a time on a CPU: beyond, memory is slower than the overhead
+_DOUBLE = 1 << 27  # potentials held in double precision at a time
 _DECODE_EVERY = 5
 
 
@@ -40,6 +42,7 @@ class _Side:
 
     own: slice
     other: list[int]
+    index: Tensor  # `other` on the device
 
 
 class Sweeps:
@@ -58,18 +61,21 @@ class Sweeps:
         shape = (len(batch), len(down), batch.unary.shape[2])
         self.into_higher = batch.unary.new_zeros(shape)  # messages along down edges, in the order of `up`
         self.into_lower = batch.unary.new_zeros(shape)  # messages along up edges, in the order of `down`
-        self.down = [_side(down, place_up, node, 0) for node in range(batch.nodes)]
-        self.up = [_side(up, place_down, node, 1) for node in range(batch.nodes)]
+        device = batch.unary.device
+        self.down = [_side(down, place_up, node, 0, device) for node in range(batch.nodes)]
+        self.up = [_side(up, place_down, node, 1, device) for node in range(batch.nodes)]
 
     def _lay_out(self, up: list[int], like: "Sweeps | None") -> None:
         """Put the potentials where `_least` reads them; `up` is the order of the edges by their higher node."""
-        if like is None:
-            self.down_tables = self.batch.pairwise.transpose(2, 3).contiguous()  # (P, E, B of j, B of i)
-            self.up_tables = self.batch.pairwise[:, up]  # (P, E, B of i, B of j)
-        else:
-            self.down_tables, self.up_tables = like.down_tables, like.up_tables
+        self.up_tables: Tensor = self.batch.pairwise[:, up] if like is None else like.up_tables  # (P, E, B i, B j)
+        self._like = like
         p, _, b = self.batch.unary.shape
         self._scratch = self.batch.unary.new_empty(p * self.batch.nodes * b * b)
+
+    @cached_property
+    def down_tables(self) -> Tensor:
+        """The potentials for messages to higher nodes: (P, E, B of j, B of i)."""
+        return self.batch.pairwise.transpose(2, 3).contiguous() if self._like is None else self._like.down_tables
 
     def belief(self, node: int) -> Tensor:
         """Unary potentials and all messages into a node: (P, B)."""
@@ -77,6 +83,11 @@ class Sweeps:
             dim=1
         )
         return self.batch.unary[:, node] + messages
+
+    def iterate(self) -> tuple[Tensor, Tensor]:
+        """A pass to higher nodes and one back; what `backward` gives."""
+        self.forward()
+        return self.backward()
 
     def forward(self) -> None:
         """Messages to higher nodes."""
@@ -105,7 +116,7 @@ class Sweeps:
             share = self.gamma(node) * belief[:, None] - received[:, side.own]  # (P, edges, B)
             message = self._least(share, side, down=down)  # (P, edges, B ahead)
             lowest = message.amin(dim=2, keepdim=True)
-            sent[:, side.other] = message - lowest
+            sent.index_copy_(1, side.index, message - lowest)
             gain = gain + lowest.double().sum(dim=(1, 2))
         return gain, belief
 
@@ -121,9 +132,13 @@ class Sweeps:
 
     def exact_bound(self) -> Tensor:
         """The bound these messages prove, in double precision -> (P,)."""
-        double = Sweeps(self.batch.double(), self if self.batch.unary.dtype == torch.float64 else None)
-        double.into_higher, double.into_lower = self.into_higher.double().clone(), self.into_lower.double().clone()
-        return double.backward()[0]
+        bounds = []
+        step = max(1, _DOUBLE // max(self.batch.pairwise[0].numel(), 1))
+        for rows in (slice(first, first + step) for first in range(0, len(self.batch), step)):
+            double = Sweeps(self.batch.part(rows).double())
+            double.into_higher, double.into_lower = self.into_higher[rows].double(), self.into_lower[rows].double()
+            bounds.append(double.backward()[0])
+        return torch.cat(bounds)
 
     def reparametrised(self) -> tuple[Tensor, Tensor]:
         """Beliefs (P, N, B) and what the messages leave of the edges (P, E, B, B): the same energies in other words."""
@@ -147,10 +162,13 @@ class Sweeps:
         return labels
 
 
-def _side(order: list[tuple[int, int]], places: dict[tuple[int, int], int], node: int, end: int) -> _Side:
+def _side(
+    order: list[tuple[int, int]], places: dict[tuple[int, int], int], node: int, end: int, device: torch.device
+) -> _Side:
     own = [place for place, edge in enumerate(order) if edge[end] == node]
     first = own[0] if own else 0
-    return _Side(slice(first, first + len(own)), [places[order[place]] for place in own])
+    other = [places[order[place]] for place in own]
+    return _Side(slice(first, first + len(own)), other, torch.tensor(other, dtype=torch.long, device=device))
 
 
 def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
@@ -158,11 +176,9 @@ def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
     labels = sweeps.decode()
     energy = batch.energy(labels)
     bound = torch.full_like(energy, -torch.inf)
-    beliefs = batch.unary
     history = []
     for iteration in range(1, options.iterations + 1):
-        sweeps.forward()
-        new_bound, beliefs = sweeps.backward()
+        new_bound, _ = sweeps.iterate()
         stands_still = bool((new_bound - bound <= 1e-3 * options.tolerance).all())
         bound = torch.maximum(bound, new_bound)
         ends = stands_still or iteration == options.iterations
@@ -175,7 +191,8 @@ def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
         history.append(torch.stack([bound, energy], dim=-1))
         if ends:
             break
-    bound = sweeps.exact_bound()
+    _, beliefs = sweeps.iterate()
+    base, bound = bound, sweeps.exact_bound()
     polished = icm(batch, Options(100, options.tolerance, options.generator, labels))
     labels, energy = polished.labels, polished.energy
     return Solved(
@@ -184,5 +201,5 @@ def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
         bound,
         torch.full((len(batch),), len(history)),
         torch.stack(history) if history else torch.stack([bound, energy], dim=-1)[None],
-        label_gap(beliefs, labels),
+        proven_gap(base, beliefs, labels, energy),
     )

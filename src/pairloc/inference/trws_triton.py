@@ -1,7 +1,5 @@
 """TRW-S's messages on a GPU: one pass over the potentials a message, nothing stored in between."""
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -9,9 +7,29 @@ from torch import Tensor
 
 from pairloc.inference.trws import Sweeps, _Side
 
+# Labels ahead and here in a tile, and warps: the fastest of 80 on an H200 with 300 labels, both at 4.0 TB/s.
+_TILES = {True: (512, 8, 4), False: (64, 128, 8)}
+
 
 class TritonSweeps(Sweeps):
-    """The same sweeps; messages are computed by a kernel that reads each potential once, where it lies."""
+    """The same sweeps; messages are computed by a kernel that reads each potential once, where it lies.
+
+    An iteration is some two hundred small launches, so from the second on it is replayed as one CUDA graph.
+    """
+
+    _graph: torch.cuda.CUDAGraph | None = None
+    _result: tuple[Tensor, Tensor]
+
+    def iterate(self) -> tuple[Tensor, Tensor]:
+        """A pass to higher nodes and one back; the tensors given are written anew by the next call."""
+        if self._graph is not None:
+            self._graph.replay()
+            return self._result
+        first = super().iterate()  # compiles the kernels
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):  # records and runs nothing
+            self._result = super().iterate()
+        return first
 
     def _lay_out(self, up: list[int], like: Sweeps | None) -> None:
         device = self.batch.unary.device
@@ -23,19 +41,19 @@ class TritonSweeps(Sweeps):
         edges = (self._down_edges if down else self._up_edges)[side.own]
         p, f, b = share.shape
         message = torch.empty_like(share)
-        ahead, here = (128, 16) if down else (16, 128)
+        ahead, here, warps = _TILES[down]
         least_sum[p, f, triton.cdiv(b, ahead)](
             self._pairwise, share.contiguous(), edges, message, self._pairwise.shape[1], f,
-            b=b, is_down=down, n_ahead=ahead, n_here=here,
+            b=b, is_down=down, n_ahead=ahead, n_here=here, num_warps=warps,
         )  # fmt: skip
         return message
 
 
 @triton.jit
 def least_sum(
-    pairwise: Any, share: Any, edges: Any, message: Any, e_count: int, f_count: int,
+    pairwise, share, edges, message, e_count, f_count,
     b: tl.constexpr, is_down: tl.constexpr, n_ahead: tl.constexpr, n_here: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """message[p, f, ahead] = min over here of share[p, f, here] + potentials of edge f.
 
     pairwise is (P, E, B, B); going down, `here` are its rows and `ahead` its columns, going up the other way round.
