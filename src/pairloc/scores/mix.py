@@ -1,0 +1,52 @@
+"""Transfer and class scores together (paper, "Knowledge Transfer"):
+
+    psi^P_c <- (1 - lambda1) psi^P_c + lambda1 psi^P,    psi^U_c <- (1 - lambda2) psi^U_c + lambda2 psi^U.
+
+The two sides may use features of different networks.
+"""
+
+from torch import Tensor
+
+from pairloc.scores.pairs import Kernel
+
+
+def mix_unary(class_scores: Tensor, transfer_scores: Tensor, lambda2: float) -> Tensor:
+    """Unary scores of both sides mixed: (...), (...) -> (...)."""
+    _check("lambda2", lambda2)
+    if lambda2 in (0.0, 1.0):  # the other side may not even be trained yet
+        return transfer_scores if lambda2 else class_scores
+    return (1 - lambda2) * class_scores + lambda2 * transfer_scores
+
+
+class MixedPairs:
+    """Pair scores of both sides mixed; a side of weight zero is never computed."""
+
+    def __init__(self, class_scores: Kernel | None, transfer_scores: Kernel | None, lambda1: float) -> None:
+        _check("lambda1", lambda1)
+        sides = [(class_scores, 1 - lambda1), (transfer_scores, lambda1)]
+        self._sides = [(scores, weight) for scores, weight in sides if weight]
+        if any(scores is None for scores, _ in self._sides):
+            raise ValueError(f"lambda1 is {lambda1}, but one of the sides it mixes is missing")
+
+    def block(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairScorer`."""
+        return _sum([weight * scores.block(left, right) for scores, weight in self._sides if scores])
+
+    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """See `PairScorer`."""
+        parts = [
+            (scores.against(bags, chosen_bags, chosen, weights), weight) for scores, weight in self._sides if scores
+        ]
+        return _sum([weight * part for part, weight in parts])
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _check(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value}, not between 0 and 1")

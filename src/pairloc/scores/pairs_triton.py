@@ -1,0 +1,156 @@
+"""Pair scores on CUDA: a tile of pairs stays in registers while the dimensions pass by.
+
+A pair and dimension cost two tanh on the special-function units (sigmoid(x) = (1 + tanh(x/2)) / 2, with the half folded
+into the projections and the weight), two additions and two multiply-adds; the special-function units are the limit.
+Both directions of a pair are summed in one pass over the same operands.
+"""
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pairloc.scores.relation import Projected
+
+_ROWS, _COLUMNS, _WARPS = 16, 16, 1
+
+
+class TritonPairs:
+    """Pair scores of M bags of B proposals, from their projections."""
+
+    def __init__(self, projected: Projected) -> None:
+        parts = (projected.tanh_first, projected.tanh_second, projected.gate_first / 2, projected.gate_second / 2)
+        # (M, d, 4, B): the four operands of a dimension side by side, proposals contiguous
+        self.operands = torch.stack(parts, dim=0).permute(1, 3, 0, 2).float().contiguous()
+        self.weight = (projected.weight / 2).float().contiguous()
+        self.linear = (2 * projected.linear + projected.bias).float().contiguous()  # (M, B), half of both directions
+        self.options = {"relu": projected.relu, "fast": _compiles()}
+
+    def block(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairScorer`."""
+        _, d, _, b = self.operands.shape
+        out = torch.empty(len(left), b, b, device=self.operands.device)
+        grid = (len(left), triton.cdiv(b, _ROWS), triton.cdiv(b, _COLUMNS))
+        if len(left):
+            pair_block[grid](
+                self.operands, self.linear, self.weight, left.contiguous(), right.contiguous(), out,
+                b=b, d=d, n_rows=_ROWS, n_columns=_COLUMNS, num_warps=_WARPS, **self.options,
+            )  # fmt: skip
+        return out
+
+    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """See `PairScorer`."""
+        _, d, _, b = self.operands.shape
+        out = torch.zeros(len(bags), b, device=self.operands.device)
+        picks = self.operands[chosen_bags, :, :, chosen].permute(1, 2, 0).contiguous()  # (d, 4, m)
+        columns = min(_COLUMNS, triton.next_power_of_2(len(chosen))) if len(chosen) else 0
+        if len(bags) and len(chosen):
+            rows = 256 // columns
+            pair_against[len(bags), triton.cdiv(b, rows)](
+                self.operands, self.linear, self.weight, bags.contiguous(), picks, self.linear[chosen_bags, chosen],
+                chosen_bags.contiguous(), weights.to(torch.float32).contiguous(), out, len(chosen),
+                b=b, d=d, n_rows=rows, n_columns=columns, num_warps=_WARPS, **self.options,
+            )  # fmt: skip
+        return out
+
+
+def _compiles() -> bool:
+    """Whether kernels run on a GPU, rather than in Triton's interpreter, which knows no assembly."""
+    return os.environ.get("TRITON_INTERPRET", "0") != "1"
+
+
+@triton.jit
+def tanh(x, fast: tl.constexpr):
+    """tanh by the hardware's own instruction (fast) or by its formula."""
+    if fast:
+        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+
+
+@triton.jit
+def gated(x, y, relu: tl.constexpr, fast: tl.constexpr):
+    """tanh(x) (1 + tanh(y))."""
+    if relu:
+        x = tl.maximum(x, 0.0)
+        y = tl.maximum(y, 0.0)
+    t = tanh(x, fast)
+    return tl.fma(t, tanh(y, fast), t)
+
+
+@triton.jit
+def tile(
+    mine, theirs, weight, row_stride, column_stride, rows, columns, in_rows, in_columns,
+    d: tl.constexpr, relu: tl.constexpr, fast: tl.constexpr,
+    n_rows: tl.constexpr, n_columns: tl.constexpr,
+):  # fmt: skip
+    """Both directions of the pairs of a tile, without their linear part: (n_rows, n_columns)."""
+    total = tl.zeros((n_rows, n_columns), tl.float32)
+    for k in range(d):
+        w = tl.load(weight + k)
+        m = mine + k * 4 * row_stride + rows
+        t = theirs + k * 4 * column_stride + columns
+        a1 = tl.load(m, mask=in_rows, other=0.0)[:, None]
+        a2 = tl.load(m + row_stride, mask=in_rows, other=0.0)[:, None]
+        b1 = tl.load(m + 2 * row_stride, mask=in_rows, other=0.0)[:, None]
+        b2 = tl.load(m + 3 * row_stride, mask=in_rows, other=0.0)[:, None]
+        c1 = tl.load(t, mask=in_columns, other=0.0)[None, :]
+        c2 = tl.load(t + column_stride, mask=in_columns, other=0.0)[None, :]
+        e1 = tl.load(t + 2 * column_stride, mask=in_columns, other=0.0)[None, :]
+        e2 = tl.load(t + 3 * column_stride, mask=in_columns, other=0.0)[None, :]
+        forth = gated(a1 + c2, b1 + e2, relu, fast)
+        back = gated(c1 + a2, e1 + b2, relu, fast)
+        total = tl.fma(forth + back, w, total)
+    return total
+
+
+@triton.jit
+def pair_block(
+    operands, linear, weight, left, right, out,
+    b: tl.constexpr, d: tl.constexpr, relu: tl.constexpr, fast: tl.constexpr,
+    n_rows: tl.constexpr, n_columns: tl.constexpr,
+):  # fmt: skip
+    """out[n, i, j] = both directions of proposal i of bag left[n] and proposal j of bag right[n]."""
+    n = tl.program_id(0).to(tl.int64)
+    rows = tl.program_id(1) * n_rows + tl.arange(0, n_rows)
+    columns = tl.program_id(2) * n_columns + tl.arange(0, n_columns)
+    in_rows, in_columns = rows < b, columns < b
+    i, j = tl.load(left + n), tl.load(right + n)
+    total = tile(
+        operands + i * 4 * d * b, operands + j * 4 * d * b, weight, b, b, rows, columns, in_rows, in_columns,
+        d, relu, fast, n_rows, n_columns,
+    )  # fmt: skip
+    total += tl.load(linear + i * b + rows, mask=in_rows, other=0.0)[:, None]
+    total += tl.load(linear + j * b + columns, mask=in_columns, other=0.0)[None, :]
+    inside = in_rows[:, None] & in_columns[None, :]
+    tl.store(out + (n * b + rows[:, None]) * b + columns[None, :], total, mask=inside)
+
+
+@triton.jit
+def pair_against(
+    operands, linear, weight, bags, picks, pick_linear, pick_bags, pick_weights, out, m,
+    b: tl.constexpr, d: tl.constexpr, relu: tl.constexpr, fast: tl.constexpr,
+    n_rows: tl.constexpr, n_columns: tl.constexpr,
+):  # fmt: skip
+    """out[n, i] = sum over picks of other bags, by weight, of both directions of proposal i of bag bags[n]."""
+    n = tl.program_id(0).to(tl.int64)
+    rows = tl.program_id(1) * n_rows + tl.arange(0, n_rows)
+    in_rows = rows < b
+    bag = tl.load(bags + n)
+    own = tl.load(linear + bag * b + rows, mask=in_rows, other=0.0)
+    result = tl.zeros((n_rows,), tl.float32)
+    start = 0
+    while start < m:
+        columns = start + tl.arange(0, n_columns)
+        in_columns = columns < m
+        total = tile(
+            operands + bag * 4 * d * b, picks, weight, b, m, rows, columns, in_rows, in_columns,
+            d, relu, fast, n_rows, n_columns,
+        )  # fmt: skip
+        total += own[:, None] + tl.load(pick_linear + columns, mask=in_columns, other=0.0)[None, :]
+        share = tl.load(pick_weights + columns, mask=in_columns, other=0.0)
+        share = tl.where(tl.load(pick_bags + columns, mask=in_columns, other=-1) == bag, 0.0, share)
+        result += tl.sum(total * share[None, :], axis=1)
+        start += n_columns
+    tl.store(out + n * b + rows, result, mask=in_rows)

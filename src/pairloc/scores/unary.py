@@ -1,0 +1,22 @@
+"""Unary scores: how much a proposal looks like an object, or like class c (paper, "Scoring Functions")."""
+
+import torch
+from torch import Tensor, nn
+
+
+class UnaryScores(nn.Module):
+    """psi^U(e) = w^T e + b, for one class-generic score or one score per class."""
+
+    def __init__(self, d: int, classes: int = 1) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d, classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores of proposals: (..., d) -> (..., classes)."""
+        scores: Tensor = self.linear(features)
+        return scores
+
+    @torch.no_grad()
+    def of_class(self, features: Tensor, label: int = 0) -> Tensor:
+        """Scores of proposals for one class: (..., d) -> (...)."""
+        return features @ self.linear.weight[label] + self.linear.bias[label]

@@ -1,0 +1,51 @@
+"""The paper's identity l(x, y) = l(x, 0) - yx, and what follows: re-localization minimises the loss itself."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from pairloc.inference import PairTable, relocalize
+
+
+def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Sigmoid cross-entropy (eq. sig_cross_entropy)."""
+    return binary_cross_entropy_with_logits(x, y, reduction="none")
+
+
+@given(st.floats(-50, 50), st.floats(0, 1))
+def test_the_loss_is_linear_in_the_label(x: float, y: float) -> None:
+    score, label = torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64)
+    expected = loss(score, torch.zeros_like(score)) - label * score
+    assert float(loss(score, label)) == pytest.approx(float(expected), abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 4), st.floats(0, 3), st.integers(0, 999))
+def test_the_loss_changes_between_selections_as_the_energy_does(m: int, b: int, alpha: float, seed: int) -> None:
+    """eq. reloc_nonvecto_form, with negative bags present, whose labels are zero whatever is selected."""
+    generator = np.random.default_rng(seed)
+    negatives = 2
+    unary = torch.from_numpy(generator.normal(0, 3, (m + negatives, b)))
+    table = torch.from_numpy(generator.normal(0, 3, (m + negatives, m + negatives, b, b)))
+
+    def full_loss(selection: list[int]) -> float:
+        y = torch.zeros(m + negatives, b, dtype=torch.float64)
+        y[torch.arange(m), torch.tensor(selection)] = 1
+        total = loss(unary, y).sum()
+        for i, j in itertools.permutations(range(m + negatives), 2):
+            r = y[i][:, None] * y[j][None, :]
+            total = total + alpha * loss(table[i, j], r).sum()
+        return float(total)
+
+    def energy(selection: list[int]) -> float:
+        start = torch.tensor(selection)
+        positive = PairTable(table[:m, :m])
+        return relocalize(unary[:m], positive, alpha=alpha, alpha_scale="none", init=start, epochs=0).energy
+
+    one, other = (generator.integers(0, b, m).tolist() for _ in range(2))
+    assert full_loss(one) - full_loss(other) == pytest.approx(energy(one) - energy(other), abs=1e-6)

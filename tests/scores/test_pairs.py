@@ -1,0 +1,143 @@
+"""Every backend against a loop over single pairs in double precision."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pairloc.inference import relocalize
+from pairloc.scores import MixedPairs, PairScorer, RelationScores, mix_unary
+
+BACKENDS = ["eager", "triton", *(["compiled"] if shutil.which("g++") else [])]
+
+
+def made(
+    m: int, b: int, d: int, seed: int = 0, classes: int = 1, variant: str = "paper"
+) -> tuple[RelationScores, Tensor]:
+    torch.manual_seed(seed)
+    relation = RelationScores(d, classes, variant)  # type: ignore[arg-type]
+    if variant == "released":
+        relation(torch.randn(8, 4, d), torch.randn(8, 4, d))
+    return relation.eval(), torch.randn(m, b, d)
+
+
+def slow_table(relation: RelationScores, features: Tensor, label: int) -> Tensor:
+    """Both directions of all pairs of all bags, in double precision, one pair at a time: (M, M, B, B)."""
+    network = RelationScores(features.shape[2], relation.score.out_features, relation.variant).double().eval()
+    network.load_state_dict(relation.state_dict())
+    e = features.double()
+    m, b, _ = e.shape
+    table = torch.zeros(m, m, b, b, dtype=torch.float64)
+    for i, j, x, y in np.ndindex(m, m, b, b):
+        one, other = e[i, x][None, None], e[j, y][None, None]
+        table[i, j, x, y] = (network(one, other) + network(other, one))[0, 0, 0, label]
+    return table.detach()
+
+
+SHAPES = [(2, 1, 1, "paper"), (3, 5, 7, "paper"), (2, 17, 3, "paper"), (2, 3, 33, "paper"), (3, 4, 5, "released")]
+# compiling takes ten seconds a shape
+CASES = [(backend, *shape) for backend in BACKENDS for shape in (SHAPES[1:2] if backend == "compiled" else SHAPES)]
+
+
+@pytest.mark.parametrize(("backend", "m", "b", "d", "variant"), CASES)
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_blocks_and_sums_equal_the_loop(
+    backend: str, m: int, b: int, d: int, variant: str, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairloc.scores.relation.TRUNK", 6)
+    relation, features = made(m, b, d, classes=2, variant=variant)
+    table = slow_table(relation, features, label=1)
+    scorer = PairScorer(relation, features, label=1, backend=backend, memory=memory)  # type: ignore[arg-type]
+    left, right = torch.tensor([0, 1, 0]), torch.tensor([1, 0, m - 1])
+    torch.testing.assert_close(scorer.block(left, right).double(), table[left, right], atol=2e-5, rtol=1e-5)
+    generator = torch.Generator().manual_seed(1)
+    chosen_bags = torch.tensor([0, m - 1, 1, 1])
+    chosen = torch.randint(0, b, (4,), generator=generator)
+    weights = torch.randn(4, generator=generator)
+    expected = torch.zeros(m, b, dtype=torch.float64)
+    for bag in range(m):
+        for other, pick, weight in zip(chosen_bags, chosen, weights, strict=True):
+            if other != bag:
+                expected[bag] += weight.double() * table[bag, other, :, pick]
+    result = scorer.against(torch.arange(m), chosen_bags, chosen, weights)
+    torch.testing.assert_close(result.double(), expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "triton"])
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(1, 3), st.integers(1, 20), st.integers(1, 9), st.integers(0, 99))
+def test_random_shapes(backend: str, m: int, b: int, d: int, seed: int) -> None:
+    relation, features = made(m, min(b, 6), d, seed)
+    scorer = PairScorer(relation, features, backend=backend)  # type: ignore[arg-type]
+    table = slow_table(relation, features, 0)
+    left, right = torch.tensor([0, m - 1]), torch.tensor([m - 1, 0])
+    torch.testing.assert_close(scorer.block(left, right).double(), table[left, right], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "triton"])
+def test_inputs_need_not_be_contiguous_and_nothing_may_be_asked(backend: str) -> None:
+    relation, features = made(4, 6, 5)
+    strange = features.permute(1, 0, 2).contiguous().permute(1, 0, 2)
+    plain = PairScorer(relation, features, backend="eager")
+    other = PairScorer(relation, strange, backend=backend)  # type: ignore[arg-type]
+    bags = torch.arange(8)[::2] // 2
+    reverse = torch.tensor([3, 1, 2, 0])
+    torch.testing.assert_close(other.block(bags, reverse), plain.block(bags, reverse), atol=1e-5, rtol=1e-5)
+    none = torch.zeros(0, dtype=torch.long)
+    assert other.block(none, none).shape == (0, 6, 6)
+    assert (other.against(bags, none, none, torch.zeros(0)) == 0).all()
+
+
+@pytest.mark.parametrize("backend", ["eager", "triton"])
+def test_ragged_bags_are_padded_and_their_padding_is_never_chosen(backend: str) -> None:
+    relation, features = made(6, 5, 4)
+    sizes = torch.tensor([5, 1, 3, 4, 2, 5])
+    missing = torch.arange(5) >= sizes[:, None]
+    unary = torch.randn(6, 5).masked_fill(missing, -torch.inf)
+    scorer = PairScorer(relation, features.masked_fill(missing[..., None], 0.0), backend=backend)  # type: ignore[arg-type]
+    result = relocalize(unary, scorer, k=3)
+    assert (result.selection < sizes).all()
+    again = relocalize(unary, PairScorer(relation, features, backend="eager"), k=3)
+    assert torch.equal(result.selection, again.selection)
+
+
+def test_mixing_at_zero_and_one_returns_each_side() -> None:
+    relation, features = made(3, 4, 5)
+    other, other_features = made(3, 4, 8, seed=1)  # another feature set
+    ours, theirs = PairScorer(relation, features), PairScorer(other, other_features)
+    left, right = torch.tensor([0, 1]), torch.tensor([2, 0])
+    arguments = (torch.arange(3), torch.tensor([1, 2]), torch.tensor([0, 3]), torch.tensor([1.0, -2.0]))
+    for lambda1, side in ((0.0, ours), (1.0, theirs)):
+        mixed = MixedPairs(ours, theirs, lambda1)
+        assert torch.equal(mixed.block(left, right), side.block(left, right))
+        assert torch.equal(mixed.against(*arguments), side.against(*arguments))
+    mixed = MixedPairs(ours, theirs, 0.25)
+    torch.testing.assert_close(
+        mixed.block(left, right), 0.75 * ours.block(left, right) + 0.25 * theirs.block(left, right)
+    )
+    torch.testing.assert_close(
+        mixed.against(*arguments), 0.75 * ours.against(*arguments) + 0.25 * theirs.against(*arguments)
+    )
+    assert torch.equal(MixedPairs(None, theirs, 1.0).block(left, right), theirs.block(left, right))
+    a, b = torch.randn(3, 4), torch.randn(3, 4)
+    assert mix_unary(a, b, 0.0) is a
+    assert mix_unary(a, b, 1.0) is b
+    torch.testing.assert_close(mix_unary(a, b, 0.5), (a + b) / 2)
+
+
+def test_bad_calls() -> None:
+    relation, features = made(2, 2, 3)
+    with pytest.raises(ValueError, match="no backend 'fast'; known are auto, eager"):
+        PairScorer(relation, features, backend="fast")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not \\(bags, proposals, d\\)"):
+        PairScorer(relation, features[0])
+    with pytest.raises(ValueError, match="lambda1 is 2"):
+        MixedPairs(None, None, 2)
+    with pytest.raises(ValueError, match="one of the sides it mixes is missing"):
+        MixedPairs(None, PairScorer(relation, features), 0.5)
+    with pytest.raises(ValueError, match="lambda2 is -1"):
+        mix_unary(features, features, -1)
