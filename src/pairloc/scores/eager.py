@@ -14,15 +14,27 @@ def pair_sum(left: Projected, right: Projected) -> Tensor:
     tanh = left.tanh_first[:, :, None] + right.tanh_second[:, None]  # (n, L, R, d)
     gate = left.gate_first[:, :, None] + right.gate_second[:, None]
     if left.relu:
+        tanh, gate = tanh.relu_(), gate.relu_()
+    # tanh(x) = 2 sigmoid(2x) - 1: on a CPU torch's sigmoid takes a quarter of the time of its tanh
+    tanh = tanh.mul_(2).sigmoid_().mul_(2).sub_(1)
+    gated = tanh.mul_(gate.sigmoid_()) @ left.weight  # (n, L, R)
+    return gated + left.linear[:, :, None] + right.linear[:, None] + left.bias
+
+
+def fused_pair_sum(left: Projected, right: Projected) -> Tensor:
+    """The same in one expression, which torch.compile turns into one loop."""
+    tanh = left.tanh_first[:, :, None] + right.tanh_second[:, None]  # (n, L, R, d)
+    gate = left.gate_first[:, :, None] + right.gate_second[:, None]
+    if left.relu:
         tanh, gate = torch.relu(tanh), torch.relu(gate)
-    gated = (torch.tanh(tanh) * torch.sigmoid(gate)) @ left.weight  # (n, L, R)
+    gated = (torch.tanh(tanh) * torch.sigmoid(gate) * left.weight).sum(dim=-1)
     return gated + left.linear[:, :, None] + right.linear[:, None] + left.bias
 
 
 @functools.cache
 def compiled_pair_sum() -> Callable[[Projected, Projected], Tensor]:
     """The same, fused by torch.compile; it is compiled when it is first called."""
-    return torch.compile(pair_sum, dynamic=True)
+    return torch.compile(fused_pair_sum, dynamic=True)
 
 
 class Eager:

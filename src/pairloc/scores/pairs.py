@@ -14,6 +14,7 @@ from pairloc.scores.eager import Eager
 from pairloc.scores.relation import Projected, RelationScores
 
 Backend = Literal["auto", "eager", "compiled", "triton"]
+_CPU_MEMORY = 8 << 20  # of 1 to 256 MiB the fastest; more leaves the cache, less is all overhead
 BACKENDS = ("auto", "eager", "compiled", "triton")
 
 
@@ -31,7 +32,8 @@ class PairScorer:
     """The pair scores of one class.
 
     `features` is (M, B, d), padded where bags have fewer proposals; scores of padding are finite and mean nothing.
-    `memory` bounds the bytes of what is held per pair and dimension at a time.
+    `memory` bounds the bytes of what is held per pair and dimension at a time (the kernel holds nothing); unless told
+    otherwise it is what stays in a CPU's cache, or 1 GiB of a GPU's memory.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class PairScorer:
         *,
         label: int = 0,
         backend: Backend = "auto",
-        memory: int = 256 << 20,
+        memory: int | None = None,
     ) -> None:
         if features.ndim != 3:
             raise ValueError(f"features have shape {tuple(features.shape)}, not (bags, proposals, d)")
         self.backend = choose(backend, features.device)
         projected = relation.project(features.to(relation.score.weight.dtype), label)
+        if memory is None:
+            memory = _CPU_MEMORY if features.device.type == "cpu" else 1 << 30
         self._kernel = _kernel(self.backend, projected, memory)
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:

@@ -1,0 +1,86 @@
+"""The GPU's paths against their CPU twins, on a GPU: what CI, which has none, runs in Triton's interpreter.
+
+    PYTHONPATH=src python3 benchmarks/gpu_check.py
+
+Needs torch, triton and numpy alone. Prints the largest differences; exit status 1 where one is too large.
+"""
+
+import itertools
+import sys
+
+import numpy as np
+import torch
+
+from pairloc.inference import relocalize
+from pairloc.inference.batch import Batch, Options
+from pairloc.inference.planted import planted_bags
+from pairloc.inference.trws import trws
+from pairloc.scores import PairScorer, RelationScores
+
+
+def trws_difference(labels: int) -> float:
+    """Bounds and energies of TRW-S on random ragged problems."""
+    generator = torch.Generator().manual_seed(labels)
+    edges = tuple(itertools.combinations(range(6), 2))[::2]
+    unary = torch.randn(9, 6, labels, generator=generator)
+    unary[0, 1, labels // 2 + 1 :] = torch.inf
+    pairwise = torch.randn(9, len(edges), labels, labels, generator=generator)
+    results = [
+        trws(Batch(unary.to(device), edges, pairwise.to(device)), Options(30, 0.0, torch.Generator()))
+        for device in ("cpu", "cuda")
+    ]
+    bounds, energies = ([getattr(r, name).cpu() for r in results] for name in ("lower_bound", "energy"))
+    return float(max((bounds[0] - bounds[1]).abs().max(), (energies[0] - energies[1]).abs().max()))
+
+
+def pair_difference(m: int, b: int, d: int, variant: str) -> float:
+    """Blocks and sums of pair scores, of their standard deviation."""
+    torch.manual_seed(m * b * d)
+    relation = RelationScores(d, variant=variant)  # type: ignore[arg-type]
+    relation(torch.randn(8, 4, d), torch.randn(8, 4, d))
+    relation.eval()
+    features = torch.randn(m, b, d)
+    left, right = torch.randint(0, m, (7,)), torch.randint(0, m, (7,))
+    picks = torch.randint(0, m, (min(m, 50),)), torch.randint(0, b, (min(m, 50),)), torch.randn(min(m, 50))
+    found = {}
+    for device in ("cpu", "cuda"):
+        scorer = PairScorer(relation.to(device), features.to(device))
+        block = scorer.block(left.to(device), right.to(device)).cpu()
+        few = scorer.against(torch.arange(m, device=device), *(pick[:2].to(device) for pick in picks)).cpu()
+        many = scorer.against(torch.arange(m, device=device), *(pick.to(device) for pick in picks)).cpu()
+        found[device] = (block, few, many)
+    scale = max(float(found["cpu"][0].std()) if found["cpu"][0].numel() > 1 else 1.0, 1e-3)
+    pairs = zip(found["cpu"], found["cuda"], strict=True)
+    return max(float((a - c).abs().max()) for a, c in pairs) / scale
+
+
+def selections_differ() -> float:
+    """The share of bags for which re-localization chooses differently on the two machines."""
+    unary, features, _ = planted_bags(120, 40, np.random.default_rng(0))
+    torch.manual_seed(0)
+    relation = RelationScores(features.shape[2]).eval()
+    found = []
+    for device in ("cpu", "cuda"):
+        scorer = PairScorer(relation.to(device), torch.from_numpy(features).float().to(device))
+        scores = torch.from_numpy(unary).float().to(device)
+        found.append(relocalize(scores, scorer, alpha=20.0, k=8).selection.cpu())
+    return float((found[0] != found[1]).double().mean())
+
+
+def main() -> None:
+    checks = [(f"TRW-S, {labels} labels", trws_difference(labels), 1e-4) for labels in (1, 7, 100, 300)]
+    for m, b, d, variant in (
+        (3, 1, 1, "paper"),
+        (5, 7, 33, "paper"),
+        (64, 100, 256, "paper"),
+        (9, 65, 100, "released"),
+    ):
+        checks.append((f"pair scores, {m} bags of {b}, d={d}, {variant}", pair_difference(m, b, d, variant), 1e-3))
+    checks.append(("re-localization, bags that differ", selections_differ(), 0.02))
+    for name, difference, limit in checks:
+        print(f"{name:50} {difference:10.2e} {'ok' if difference <= limit else 'TOO LARGE'}")
+    sys.exit(any(difference > limit for _, difference, limit in checks))
+
+
+if __name__ == "__main__":
+    main()
