@@ -11,9 +11,9 @@ import sys
 import numpy as np
 import torch
 
-from pairloc.inference import relocalize
+from pairloc.inference import SOLVERS, relocalize, solve_batch
 from pairloc.inference.batch import Batch, Options
-from pairloc.inference.planted import planted_bags
+from pairloc.inference.planted import planted_bags, planted_problem
 from pairloc.inference.trws import trws
 from pairloc.scores import PairScorer, RelationScores
 
@@ -54,6 +54,14 @@ def pair_difference(m: int, b: int, d: int, variant: str) -> float:
     return max(float((a - c).abs().max()) for a, c in pairs) / scale
 
 
+def solver_difference(solver: str, dtype: torch.dtype) -> float:
+    """Energies of any solver on planted problems."""
+    generator = np.random.default_rng(0)
+    problems = [planted_problem(6, 15, generator)[0] for _ in range(4)]
+    found = [solve_batch(problems, solver, device=device, dtype=dtype) for device in ("cpu", "cuda")]
+    return float(max(abs(a.energy - c.energy) for a, c in zip(*found, strict=True)))
+
+
 def selections_differ() -> float:
     """The share of bags for which re-localization chooses differently on the two machines."""
     unary, features, _ = planted_bags(120, 40, np.random.default_rng(0))
@@ -69,6 +77,9 @@ def selections_differ() -> float:
 
 def main() -> None:
     checks = [(f"TRW-S, {labels} labels", trws_difference(labels), 1e-4) for labels in (1, 7, 100, 300)]
+    for solver in SOLVERS:
+        for dtype in (torch.float32, torch.float64):
+            checks.append((f"{solver}, {dtype}", solver_difference(solver, dtype), 1e-3))
     for m, b, d, variant in (
         (3, 1, 1, "paper"),
         (5, 7, 33, "paper"),

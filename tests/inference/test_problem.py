@@ -19,6 +19,8 @@ from referees import all_labellings, problems
         ([[1.0], [1.0]], {(0, 1): [[1.0, 2.0]]}, r"edge \(0, 1\): its table is \(1, 2\), not \(1, 1\)"),
         ([[1.0], [1.0]], {(0, 2): [[1.0]]}, r"edge \(0, 2\): does not join"),
         ([[1.0], [1.0]], {(1, 1): [[1.0]]}, r"edge \(1, 1\): does not join"),
+        ([[1.0], [1.0]], {(0.0, 1.0): [[1.0]]}, r"edge \(0.0, 1.0\): is not a pair of nodes"),
+        ([["a"]], {}, "node 0: its potentials are not an array of numbers"),
     ],
 )
 def test_bad_potentials_name_the_node_or_edge(

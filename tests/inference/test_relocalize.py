@@ -144,6 +144,17 @@ def test_memory_does_not_change_the_result() -> None:
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+def test_other_kinds_of_numbers() -> None:
+    """Integers, half precision and numpy arrays are taken; padding may hold anything."""
+    table = torch.full((4, 4, 60, 60), 3.0)
+    scores = [torch.randint(0, 9, (4, 60)), torch.randn(4, 60).half(), np.random.default_rng(0).normal(size=(4, 60))]
+    for unary in scores:
+        for kind in (table, table.half(), table.double()):
+            start = np.zeros(4, dtype=np.int64)
+            result = relocalize(unary, PairTable(kind), k=4, previous=start, fixed={0: 2})  # type: ignore[arg-type]
+            assert result.selection[0] == 2
+
+
 def test_one_bag_takes_its_best_proposal() -> None:
     result = relocalize([[0.0, 3.0, 1.0]], PairTable(torch.zeros(1, 1, 3, 3)))
     assert result.selection.tolist() == [1]
@@ -159,7 +170,11 @@ def test_one_bag_takes_its_best_proposal() -> None:
         ({"alpha_scale": "mean"}, "alpha_scale is 'mean'"),
         ({"init": "best"}, "init is 'best'"),
         ({"init": torch.tensor([0])}, "init: is not one proposal for each of the 2 bags"),
-        ({"init": torch.tensor([0, 5])}, "init: is not one proposal"),
+        ({"init": torch.tensor([0, 5])}, "init: bag 1 has no proposal 5"),
+        ({"init": torch.tensor([0.0, 0.0])}, "init: is not one proposal"),
+        ({"alpha": np.nan}, "alpha is nan"),
+        ({"memory": 0}, "memory 0"),
+        ({"pair_scores": PairTable(torch.zeros(2, 2, 3, 3))}, r"pair_scores.block gives \(1, 3, 3\), not \(1, 2, 2\)"),
         ({"previous": torch.tensor([0, 1])}, "previous: bag 1 has no proposal 1"),
         ({"fixed": {1: 1}}, "bag 1: is fixed to proposal 1"),
         ({"k": 1}, "k is 1"),

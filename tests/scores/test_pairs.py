@@ -135,6 +135,12 @@ def test_bad_calls() -> None:
         PairScorer(relation, features, backend="fast")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not \\(bags, proposals, d\\)"):
         PairScorer(relation, features[0])
+    with pytest.raises(ValueError, match="features are of d=2, the relation network of d=3"):
+        PairScorer(relation, features[..., :2])
+    with pytest.raises(ValueError, match="no class 1; the relation network has 1"):
+        PairScorer(relation, features, label=1)
+    with pytest.raises(ValueError, match="make it float32"):
+        PairScorer(RelationScores(3).half(), features)
     with pytest.raises(ValueError, match="lambda1 is 2"):
         MixedPairs(None, None, 2)
     with pytest.raises(ValueError, match="one of the sides it mixes is missing"):

@@ -16,7 +16,7 @@ _PASSES = 50
 
 def a_star(batch: Batch, options: Options) -> Solved:
     """Search with at most `iterations` expansions a problem; exact where the search ends before."""
-    return joined([_a_star(batch.part(slice(p, p + 1)).double(), options) for p in range(len(batch))])
+    return joined([_a_star(problem, options) for problem in batch.one_by_one()])
 
 
 def _a_star(batch: Batch, options: Options) -> Solved:
@@ -36,12 +36,12 @@ def _a_star(batch: Batch, options: Options) -> Solved:
     counter = itertools.count()
     heap: list[tuple[float, int, float, tuple[int, ...]]] = [(-np.inf, next(counter), 0.0, ())]
     history = []
-    bound = -np.inf
+    bound = min(float(base), energy)
     for _ in range(options.iterations):
         estimate, _, cost, partial = heap[0]
         bound = max(bound, min(estimate, energy))
         history.append((bound, energy))
-        if estimate >= energy - options.tolerance:
+        if estimate >= energy - options.tolerance * max(1.0, abs(energy)):
             bound = energy if estimate >= energy else bound
             break
         heapq.heappop(heap)

@@ -37,6 +37,11 @@ class Batch:
                 unary[p, node, : len(potentials)] = torch.from_numpy(potentials)
             for e, table in enumerate(problem.pairwise):
                 pairwise[p, e, : table.shape[0], : table.shape[1]] = torch.from_numpy(table)
+            for node, potentials in enumerate(problem.unary):
+                if not torch.isfinite(unary[p, node, : len(potentials)]).all():
+                    raise ValueError(f"node {node}: has a potential too large for {dtype}")
+            if not torch.isfinite(pairwise[p]).all():
+                raise ValueError(f"problem {p}: has a pairwise potential too large for {dtype}")
         return cls(unary.to(device), edges, pairwise.to(device))
 
     def __len__(self) -> int:
@@ -55,6 +60,27 @@ class Batch:
         """The same in double precision."""
         return Batch(self.unary.double(), self.edges, self.pairwise.double())
 
+    def one_by_one(self) -> "list[Batch]":
+        """Every problem by itself, in double precision on the CPU: for solvers that search."""
+        parts = (self.part(slice(p, p + 1)) for p in range(len(self)))
+        return [Batch(part.unary.double().cpu(), part.edges, part.pairwise.double().cpu()) for part in parts]
+
+    @cached_property
+    def above(self) -> list[list[tuple[int, int]]]:
+        """For every node its edges to higher nodes: (place of the edge, node)."""
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self.nodes)]
+        for e, (i, j) in enumerate(self.edges):
+            found[i].append((e, j))
+        return found
+
+    @cached_property
+    def below(self) -> list[list[tuple[int, int]]]:
+        """For every node its edges to lower nodes: (place of the edge, node)."""
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self.nodes)]
+        for e, (i, j) in enumerate(self.edges):
+            found[j].append((e, i))
+        return found
+
     def energy(self, labels: Tensor) -> Tensor:
         """The energy of labellings (P, N), summed in double precision -> (P,)."""
         total = self.unary.gather(2, labels[..., None]).double().sum(dim=(1, 2))
@@ -67,8 +93,8 @@ class Batch:
     def conditional(self, labels: Tensor, node: int, *, without: int | None = None) -> Tensor:
         """The potentials of one node's labels given all others' (but for the node `without`): (P, N) -> (P, B)."""
         cost = self.unary[:, node]
-        above = [(e, j) for e, (i, j) in enumerate(self.edges) if i == node and j != without]
-        below = [(e, i) for e, (i, j) in enumerate(self.edges) if j == node and i != without]
+        above = [(e, j) for e, j in self.above[node] if j != without]
+        below = [(e, i) for e, i in self.below[node] if i != without]
         if above:
             e, j = zip(*above, strict=True)
             tables = self.pairwise.transpose(2, 3)[self._rows, list(e), labels[:, list(j)]]  # (P, above, B)

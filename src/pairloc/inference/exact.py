@@ -15,8 +15,7 @@ _BRANCH_PASSES = 10
 
 def exact(batch: Batch, options: Options) -> Solved:
     """Split a node's labels, bound each part by TRW-S, drop what cannot win; at most `iterations` splits a problem."""
-    solved = [_exact(batch.part(slice(p, p + 1)).double(), options) for p in range(len(batch))]
-    return joined(solved)
+    return joined([_exact(problem, options) for problem in batch.one_by_one()])
 
 
 def _exact(batch: Batch, options: Options) -> Solved:
@@ -31,7 +30,7 @@ def _exact(batch: Batch, options: Options) -> Solved:
     # open branches by their bound: unary potentials in which what is ruled out is infinite, messages, what they prove
     heap = [(bound, next(counter), batch.unary, root.into_higher, root.into_lower, base, beliefs)]
     for _ in range(options.iterations):
-        if not heap or heap[0][0] >= energy - options.tolerance:
+        if not heap or heap[0][0] >= energy - options.tolerance * max(1.0, abs(energy)):
             break
         bound, _, unary, into_higher, into_lower, base, beliefs = heapq.heappop(heap)
         for part in _split(unary, beliefs, base, energy):
@@ -40,7 +39,7 @@ def _exact(batch: Batch, options: Options) -> Solved:
             proved, base, beliefs, found, found_energy = _bounded(branch, _BRANCH_PASSES, energy, options.tolerance)
             if found_energy < energy:
                 labels, energy = found, found_energy
-            if proved < energy:
+            if proved < energy and int(torch.isfinite(part).sum()) > batch.nodes:  # else it is one labelling, and known
                 entry = (max(proved, bound), next(counter), part, branch.into_higher, branch.into_lower, base, beliefs)
                 heapq.heappush(heap, entry)
         history.append((min(heap[0][0], energy) if heap else energy, energy))

@@ -12,19 +12,19 @@ def mean_field(batch: Batch, options: Options) -> Solved:
     valid = ~torch.isinf(batch.unary)
     q = valid / valid.sum(dim=2, keepdim=True)
     q = q.to(batch.unary.dtype)  # (P, N, B)
-    spread = batch.pairwise.std() if batch.pairwise.numel() > 1 else torch.tensor(0.0)
-    hottest = float(spread) * max(len(batch.edges), 1) ** 0.5 + float(batch.unary[valid].abs().max()) + 1e-6
-    above = [[(e, j) for e, (i, j) in enumerate(batch.edges) if i == node] for node in range(batch.nodes)]
-    below = [[(e, i) for e, (i, j) in enumerate(batch.edges) if j == node] for node in range(batch.nodes)]
+    widest = batch.unary.masked_fill(~valid, 0).abs().amax(dim=(1, 2))  # (P,)
+    for e in range(len(batch.edges)):
+        widest = torch.maximum(widest, batch.pairwise[:, e].abs().amax(dim=(1, 2)))
+    hottest = (widest + 1e-6)[:, None]  # (P, 1)
     labels = batch.unary.argmin(dim=2)
     energy, energies = batch.energy(labels), []
     for iteration in range(options.iterations):
         temperature = hottest * _COOLEST ** (iteration / max(options.iterations - 1, 1))
         for node in range(batch.nodes):
             field = batch.unary[:, node]
-            for e, j in above[node]:
+            for e, j in batch.above[node]:
                 field = field + torch.einsum("pab,pb->pa", batch.pairwise[:, e], q[:, j])
-            for e, i in below[node]:
+            for e, i in batch.below[node]:
                 field = field + torch.einsum("pab,pa->pb", batch.pairwise[:, e], q[:, i])
             q[:, node] = torch.softmax(-field / temperature, dim=1)
         found = q.argmax(dim=2)

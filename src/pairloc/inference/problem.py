@@ -1,5 +1,7 @@
 """A graph-labelling problem: choose one label a node so that the sum of unary and pairwise potentials is least."""
 
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +14,13 @@ Floats = npt.NDArray[np.float64]
 Edge = tuple[int, int]
 
 
+def _array(values: npt.ArrayLike, what: str) -> Floats:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{what}: its potentials are not an array of numbers ({str(error)[:80]})") from error
+
+
 class Problem:
     """N nodes with B_i labels each, potentials on nodes and on any subset of edges; to be minimised.
 
@@ -22,7 +31,7 @@ class Problem:
     def __init__(
         self, unary: Sequence[npt.ArrayLike] | npt.NDArray[np.floating], pairwise: Mapping[Edge, npt.ArrayLike]
     ) -> None:
-        self.unary = tuple(np.asarray(potentials, dtype=np.float64) for potentials in unary)
+        self.unary = tuple(_array(potentials, f"node {node}") for node, potentials in enumerate(unary))
         for node, potentials in enumerate(self.unary):
             if potentials.ndim != 1:
                 raise ValueError(f"node {node}: its potentials have shape {potentials.shape}, not (labels,)")
@@ -32,20 +41,23 @@ class Problem:
                 raise ValueError(f"node {node}: has a potential that is not finite")
         tables: dict[Edge, Floats] = {}
         for edge, table in pairwise.items():
-            (i, j), potentials = self._edge(edge, np.asarray(table, dtype=np.float64))
+            (i, j), potentials = self._edge(edge, _array(table, f"edge {edge}"))
             tables[i, j] = tables[i, j] + potentials if (i, j) in tables else potentials
+            if not np.isfinite(tables[i, j]).all():
+                raise ValueError(f"edge {edge}: has a potential that is not finite")
         self.edges: tuple[Edge, ...] = tuple(sorted(tables))
         self.pairwise = tuple(tables[edge] for edge in self.edges)
 
     def _edge(self, edge: Edge, table: Floats) -> tuple[Edge, Floats]:
         """An edge from its lower to its higher node, with its table that way round."""
-        i, j = edge
+        try:
+            i, j = (operator.index(end) for end in edge)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"edge {edge!r}: is not a pair of nodes") from error
         if not (0 <= i < len(self.unary) and 0 <= j < len(self.unary)) or i == j:
             raise ValueError(f"edge {edge}: does not join two of the {len(self.unary)} nodes")
         if table.shape != (self.sizes[i], self.sizes[j]):
             raise ValueError(f"edge {edge}: its table is {table.shape}, not {(self.sizes[i], self.sizes[j])}")
-        if not np.isfinite(table).all():
-            raise ValueError(f"edge {edge}: has a potential that is not finite")
         return ((i, j), table) if i < j else ((j, i), table.T)
 
     @property
@@ -59,12 +71,17 @@ class Problem:
     def energy(self, labels: Sequence[int] | npt.NDArray[np.integer]) -> float:
         """The sum of the potentials that a labelling (N,) picks."""
         chosen = self._checked(labels)
-        unary = sum(float(potentials[label]) for potentials, label in zip(self.unary, chosen, strict=True))
+        unary = math.fsum(float(potentials[label]) for potentials, label in zip(self.unary, chosen, strict=True))
         tables = zip(self.edges, self.pairwise, strict=True)
-        return unary + sum(float(table[chosen[i], chosen[j]]) for (i, j), table in tables)
+        return math.fsum([unary, *(float(table[chosen[i], chosen[j]]) for (i, j), table in tables)])
+
+    def rounding(self, precision: float) -> float:
+        """The most by which energies can differ when every potential is off by `precision` of itself."""
+        largest = [float(np.abs(potentials).max()) for potentials in (*self.unary, *self.pairwise)]
+        return precision * sum(largest)
 
     def _checked(self, labels: Sequence[int] | npt.NDArray[np.integer]) -> list[int]:
-        chosen = [int(label) for label in labels]
+        chosen = [operator.index(label) for label in labels]
         if len(chosen) != len(self):
             raise ValueError(f"{len(chosen)} labels for {len(self)} nodes")
         for node, (label, size) in enumerate(zip(chosen, self.sizes, strict=True)):
@@ -74,6 +91,7 @@ class Problem:
 
     def clamped(self, fixed: Mapping[int, int]) -> "Problem":
         """The same problem in which a fixed node has its one label only."""
+        fixed = {operator.index(node): operator.index(label) for node, label in fixed.items()}
         for node, label in fixed.items():
             if not 0 <= node < len(self):
                 raise ValueError(f"node {node}: is fixed, but there are {len(self)} nodes")

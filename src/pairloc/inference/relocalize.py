@@ -6,6 +6,8 @@ with scale = alpha, or alpha / (bags - 1) if it is shared out per bag. The pair 
 come from a `PairScores` object, in blocks.
 """
 
+import math
+import operator
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +21,10 @@ from torch import Tensor
 from pairloc.inference.batch import Batch, Options, label_gap
 from pairloc.inference.solve import SOLVERS
 
+_COPIES = 6  # of a mini-problem's potentials that TRW-S holds on a CPU, with those in double precision
 AlphaScale = Literal["none", "per_bag"]
 Unary = Sequence[npt.ArrayLike] | Tensor
+Selection = Tensor | npt.NDArray[np.integer] | Sequence[int]
 
 
 class PairScores(Protocol):
@@ -84,13 +88,13 @@ def relocalize(
     alpha: float = 1.0,
     alpha_scale: AlphaScale = "per_bag",
     k: int = 8,
-    init: str | Tensor = "mini-problems",
+    init: str | Selection = "mini-problems",
     solver: str = "trws",
     iterations: int = 100,
     epochs: int = 10,
     tolerance: float = 1e-4,
     seed: int = 0,
-    previous: Tensor | None = None,
+    previous: Selection | None = None,
     fixed: Mapping[int, int] | None = None,
     memory: int = 2 << 30,
 ) -> Relocalization:
@@ -98,8 +102,8 @@ def relocalize(
 
     `unary` are the unary scores, a vector a bag or (M, B) with minus infinity where a bag has fewer proposals. `init`
     is "mini-problems" (of `k` bags, by `solver`), "unary", "random", or a selection (M,). With `previous`, a selection,
-    the result never has a higher energy than it. `fixed` clamps bags to proposals. `memory` bounds the bytes of pair
-    scores held at a time.
+    the result never has a higher energy than it, in the arithmetic of the pair scores. `fixed` clamps bags.
+    `memory` bounds the bytes of pair scores and of the solver's copies of them held at a time.
     """
     fixed = fixed or {}
     scores = _clamped(_padded(unary), fixed)
@@ -107,11 +111,13 @@ def relocalize(
         raise ValueError(f"alpha_scale is {alpha_scale!r}, not 'none' or 'per_bag'")
     if k < 2 or epochs < 0 or iterations < 1:
         raise ValueError(f"k is {k}, epochs {epochs}, iterations {iterations}; they are at least 2, 0 and 1")
+    if not (math.isfinite(alpha) and 0 <= tolerance < math.inf and memory > 0):
+        raise ValueError(f"alpha is {alpha}, tolerance {tolerance}, memory {memory}; none may be infinite or negative")
     graph = _ClassGraph(scores, pair_scores, alpha, alpha_scale)
     start = time.perf_counter()
     certified = torch.zeros(len(scores), dtype=torch.bool)
     mini_gaps = torch.full((len(scores),), torch.nan, dtype=torch.float64)
-    if isinstance(init, Tensor):
+    if not isinstance(init, str):
         selection = _checked(init, scores, fixed, "init")
     elif init == "mini-problems":
         options = Options(iterations, tolerance, torch.Generator().manual_seed(seed))
@@ -161,13 +167,13 @@ class _ClassGraph:
         certified = torch.zeros(m, dtype=torch.bool)
         for size in sorted({len(group) for group in groups}):
             edges = tuple((i, j) for i in range(size) for j in range(i + 1, size))
-            step = max(1, memory // (4 * b * b * max(len(edges), 1)))
+            step = max(1, memory // (_COPIES * 4 * b * b * max(len(edges), 1)))
             same = np.stack([group for group in groups if len(group) == size])
             for part in (same[first : first + step] for first in range(0, len(same), step)):
                 members = torch.from_numpy(part).to(self.unary.device)  # (G, K)
                 solved = SOLVERS[solver][0](self._batch(members, edges), options)
-                selection[members] = solved.labels
-                bound_gap = solved.energy - solved.lower_bound
+                selection[members] = solved.labels.to(selection.device)
+                bound_gap = solved.energy - solved.lower_bound  # infinite where the solver has no bound
                 sure = bound_gap <= options.tolerance * solved.energy.abs().clamp(min=1)
                 certified[members.cpu()] = sure.cpu()[:, None].expand(-1, size)
                 gaps[members.cpu()] = solved.gaps.cpu()
@@ -180,17 +186,21 @@ class _ClassGraph:
         if edges:
             i, j = (torch.tensor(ends, device=members.device) for ends in zip(*edges, strict=True))
             left, right = members[:, i].flatten(), members[:, j].flatten()  # (G * E,)
-            table = self.pair_scores.block(left, right).view(groups, len(edges), b, b)
-            table = table * -self.scale(size)
+            blocks = self.pair_scores.block(left, right)
+            if blocks.shape != (len(left), b, b):
+                raise ValueError(f"pair_scores.block gives {tuple(blocks.shape)}, not {(len(left), b, b)}")
+            blocks = blocks.detach().to(torch.promote_types(blocks.dtype, torch.float32), copy=True)
+            table = blocks.view(groups, len(edges), b, b).mul_(-self.scale(size))
             self.computed += 2 * table.numel()
-            for edge in torch.nonzero(~torch.isfinite(table.sum(dim=(2, 3))).flatten()).flatten().tolist():
-                raise ValueError(f"bags {int(left[edge])} and {int(right[edge])}: have a pair score that is not finite")
         else:
             table = self.unary.new_zeros(groups, 0, b, b)
         missing = torch.isinf(self.unary)[members]  # (G, K, B)
         for e, (first, second) in enumerate(edges):
             absent = missing[:, first, :, None] | missing[:, second, None, :]
             table[:, e].masked_fill_(absent, 0.0)
+        for g, e in torch.nonzero(~torch.isfinite(table.sum(dim=(2, 3)))).tolist():
+            pair = [int(members[g, end]) for end in edges[e]]
+            raise ValueError(f"bags {pair[0]} and {pair[1]}: have a pair score that is not finite")
         return Batch(-self.unary[members].to(table.dtype), edges, table)
 
     def icm(self, selection: Tensor, epochs: int, start: float) -> tuple[Tensor, float, tuple[Step, ...], bool, Tensor]:
@@ -241,7 +251,9 @@ class _ClassGraph:
 
     def _against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         self.computed += 2 * self.unary.numel() * len(chosen)
-        sums = self.pair_scores.against(bags, chosen_bags, chosen, weights).double()
+        sums = self.pair_scores.against(bags, chosen_bags, chosen, weights).detach().double()
+        if sums.shape != self.unary.shape:
+            raise ValueError(f"pair_scores.against gives {tuple(sums.shape)}, not {tuple(self.unary.shape)}")
         for bag in torch.nonzero(~torch.isfinite(sums.sum(dim=1))).flatten().tolist():
             raise ValueError(f"bag {int(bags[bag])}: has a pair score that is not finite")
         return sums
@@ -254,9 +266,9 @@ class _ClassGraph:
 def _padded(unary: Unary) -> Tensor:
     """Unary scores as (M, B), minus infinity where a bag has no such proposal."""
     if isinstance(unary, Tensor):
-        scores = unary
+        scores = unary.detach() if unary.is_floating_point() else unary.double()
     else:
-        bags = [torch.as_tensor(np.asarray(bag, dtype=np.float64)) for bag in unary]
+        bags = [torch.from_numpy(np.asarray(bag, dtype=np.float64).reshape(-1)) for bag in unary]
         scores = torch.full((len(bags), max((len(bag) for bag in bags), default=1)), -torch.inf, dtype=torch.float64)
         for row, bag in enumerate(bags):
             scores[row, : len(bag)] = bag
@@ -272,7 +284,7 @@ def _padded(unary: Unary) -> Tensor:
 def _clamped(scores: Tensor, fixed: Mapping[int, int]) -> Tensor:
     """A fixed bag keeps its one proposal."""
     scores = scores.clone()
-    for bag, proposal in fixed.items():
+    for bag, proposal in ((operator.index(bag), operator.index(proposal)) for bag, proposal in fixed.items()):
         if not (0 <= bag < len(scores) and 0 <= proposal < scores.shape[1]) or torch.isinf(scores[bag, proposal]):
             raise ValueError(f"bag {bag}: is fixed to proposal {proposal}, which is not there")
         own = scores[bag, proposal].clone()
@@ -281,11 +293,14 @@ def _clamped(scores: Tensor, fixed: Mapping[int, int]) -> Tensor:
     return scores
 
 
-def _checked(selection: Tensor, scores: Tensor, fixed: Mapping[int, int], what: str) -> Tensor:
+def _checked(given: Selection, scores: Tensor, fixed: Mapping[int, int], what: str) -> Tensor:
     """A selection (M,) that is possible; fixed bags are moved to their proposal."""
-    selection = selection.to(scores.device, copy=True)
-    if selection.shape != (len(scores),) or bool(((selection < 0) | (selection >= scores.shape[1])).any()):
+    values = given if isinstance(given, Tensor) else torch.from_numpy(np.asarray(given))
+    if values.is_floating_point() or values.shape != (len(scores),):
         raise ValueError(f"{what}: is not one proposal for each of the {len(scores)} bags")
+    selection = values.to(scores.device, torch.long, copy=True)
+    for bag in torch.nonzero((selection < 0) | (selection >= scores.shape[1])).flatten().tolist():
+        raise ValueError(f"{what}: bag {bag} has no proposal {int(selection[bag])}")
     for bag, proposal in fixed.items():
         selection[bag] = proposal
     for bag in torch.nonzero(torch.isinf(scores.gather(1, selection[:, None])[:, 0])).flatten().tolist():

@@ -18,7 +18,7 @@ from pairloc.inference.batch import Batch, Options, Solved, joined, proven_gap
 from pairloc.inference.icm import icm
 
 _CACHE = 64 << 20  # bytes of potentials worked on at a time on a CPU: beyond, memory is slower than the overhead
-_DOUBLE = 1 << 27  # potentials held in double precision at a time
+_DOUBLE = 1 << 25  # potentials held in double precision at a time
 _DECODE_EVERY = 5
 
 
@@ -27,7 +27,8 @@ def trws(batch: Batch, options: Options) -> Solved:
     if batch.unary.is_cuda and batch.edges:
         from pairloc.inference.trws_triton import TritonSweeps
 
-        return _run(batch, options, TritonSweeps(batch))
+        with torch.cuda.device(batch.unary.device):
+            return _run(batch, options, TritonSweeps(batch))
     if not batch.edges:
         return _run(batch, options, Sweeps(batch))
     size = batch.pairwise[0].numel() * batch.pairwise.element_size() * 2
@@ -62,15 +63,16 @@ class Sweeps:
         self.into_higher = batch.unary.new_zeros(shape)  # messages along down edges, in the order of `up`
         self.into_lower = batch.unary.new_zeros(shape)  # messages along up edges, in the order of `down`
         device = batch.unary.device
-        self.down = [_side(down, place_up, node, 0, device) for node in range(batch.nodes)]
-        self.up = [_side(up, place_down, node, 1, device) for node in range(batch.nodes)]
+        self.down = _sides(down, place_up, [len(edges) for edges in batch.above], device)
+        self.up = _sides(up, place_down, [len(edges) for edges in batch.below], device)
 
     def _lay_out(self, up: list[int], like: "Sweeps | None") -> None:
         """Put the potentials where `_least` reads them; `up` is the order of the edges by their higher node."""
         self.up_tables: Tensor = self.batch.pairwise[:, up] if like is None else like.up_tables  # (P, E, B i, B j)
         self._like = like
         p, _, b = self.batch.unary.shape
-        self._scratch = self.batch.unary.new_empty(p * self.batch.nodes * b * b)
+        most = max((len(places) for places in (*self.batch.above, *self.batch.below)), default=0)
+        self._scratch = self.batch.unary.new_empty(p * most * b * b)
 
     @cached_property
     def down_tables(self) -> Tensor:
@@ -162,13 +164,17 @@ class Sweeps:
         return labels
 
 
-def _side(
-    order: list[tuple[int, int]], places: dict[tuple[int, int], int], node: int, end: int, device: torch.device
-) -> _Side:
-    own = [place for place, edge in enumerate(order) if edge[end] == node]
-    first = own[0] if own else 0
-    other = [places[order[place]] for place in own]
-    return _Side(slice(first, first + len(own)), other, torch.tensor(other, dtype=torch.long, device=device))
+def _sides(
+    order: list[tuple[int, int]], places: dict[tuple[int, int], int], counts: list[int], device: torch.device
+) -> list[_Side]:
+    """For every node its edges one way, which lie side by side in `order`, and their places in the other order."""
+    sides, first = [], 0
+    for count in counts:
+        other = [places[edge] for edge in order[first : first + count]]
+        index = torch.tensor(other, dtype=torch.long, device=device)
+        sides.append(_Side(slice(first, first + count), other, index))
+        first += count
+    return sides
 
 
 def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
@@ -187,7 +193,7 @@ def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
             found_energy = batch.energy(found)
             labels = torch.where((found_energy < energy)[:, None], found, labels)
             energy = torch.minimum(found_energy, energy)
-            ends = ends or bool((energy - bound <= options.tolerance).all())
+            ends = ends or bool((energy - bound <= options.tolerance * energy.abs().clamp(min=1)).all())
         history.append(torch.stack([bound, energy], dim=-1))
         if ends:
             break
@@ -200,6 +206,6 @@ def _run(batch: Batch, options: Options, sweeps: Sweeps) -> Solved:
         energy,
         bound,
         torch.full((len(batch),), len(history)),
-        torch.stack(history) if history else torch.stack([bound, energy], dim=-1)[None],
+        torch.stack(history),
         proven_gap(base, beliefs, labels, energy),
     )

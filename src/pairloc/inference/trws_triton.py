@@ -62,7 +62,7 @@ def least_sum(
     ahead = tl.program_id(2) * n_ahead + tl.arange(0, n_ahead)
     table = pairwise + (p * e_count + tl.load(edges + f)) * b * b
     row = share + (p * f_count + f) * b
-    least = tl.full((n_ahead,), float("inf"), tl.float32)
+    least = tl.full((n_ahead,), float("inf"), message.dtype.element_ty)
     for start in range(0, b, n_here):
         here = start + tl.arange(0, n_here)
         mine = tl.load(row + here, mask=here < b, other=float("inf"))

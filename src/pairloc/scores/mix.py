@@ -24,19 +24,17 @@ class MixedPairs:
     def __init__(self, class_scores: Kernel | None, transfer_scores: Kernel | None, lambda1: float) -> None:
         _check("lambda1", lambda1)
         sides = [(class_scores, 1 - lambda1), (transfer_scores, lambda1)]
-        self._sides = [(scores, weight) for scores, weight in sides if weight]
-        if any(scores is None for scores, _ in self._sides):
+        self._sides = [(scores, weight) for scores, weight in sides if weight and scores is not None]
+        if len(self._sides) < sum(weight > 0 for _, weight in sides):
             raise ValueError(f"lambda1 is {lambda1}, but one of the sides it mixes is missing")
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
         """See `PairScorer`."""
-        return _sum([weight * scores.block(left, right) for scores, weight in self._sides if scores])
+        return _sum([weight * scores.block(left, right) for scores, weight in self._sides])
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairScorer`."""
-        parts = [
-            (scores.against(bags, chosen_bags, chosen, weights), weight) for scores, weight in self._sides if scores
-        ]
+        parts = [(scores.against(bags, chosen_bags, chosen, weights), weight) for scores, weight in self._sides]
         return _sum([weight * part for part, weight in parts])
 
 

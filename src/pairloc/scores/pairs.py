@@ -4,6 +4,7 @@ Each proposal is projected once; then a block of pairs is a sum over dimensions 
 `eager` is the readable reference, `compiled` the same through torch.compile, `triton` a kernel for CUDA.
 """
 
+import os
 import shutil
 from typing import Literal, Protocol
 
@@ -45,8 +46,14 @@ class PairScorer:
         backend: Backend = "auto",
         memory: int | None = None,
     ) -> None:
-        if features.ndim != 3:
+        if features.ndim != 3 or 0 in features.shape:
             raise ValueError(f"features have shape {tuple(features.shape)}, not (bags, proposals, d)")
+        if features.shape[2] != relation.d:
+            raise ValueError(f"features are of d={features.shape[2]}, the relation network of d={relation.d}")
+        if not 0 <= label < relation.score.out_features:
+            raise ValueError(f"there is no class {label}; the relation network has {relation.score.out_features}")
+        if relation.score.weight.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"the relation network is of {relation.score.weight.dtype}; make it float32 for scoring")
         self.backend = choose(backend, features.device)
         projected = relation.project(features.to(relation.score.weight.dtype), label)
         if memory is None:
@@ -71,6 +78,8 @@ def choose(backend: Backend, device: torch.device) -> Literal["eager", "compiled
         raise ValueError(f"there is no backend {backend!r}; known are {', '.join(BACKENDS)}")
     if backend == "auto":
         return "triton" if device.type == "cuda" else "eager"
+    if backend == "triton" and device.type != "cuda" and os.environ.get("TRITON_INTERPRET", "0") != "1":
+        raise ValueError("backend 'triton' needs CUDA; use 'eager' or 'compiled'")
     if backend == "compiled" and device.type == "cpu" and shutil.which("c++") is None and shutil.which("g++") is None:
         raise ValueError("backend 'compiled' needs a C++ compiler on a CPU; use 'eager'")
     return backend

@@ -46,7 +46,7 @@ class RelationScores(nn.Module):
         super().__init__()
         if variant not in ("paper", "released"):
             raise ValueError(f"variant is {variant!r}, not 'paper' or 'released'")
-        self.variant = variant
+        self.variant, self.d = variant, d
         width = d if variant == "paper" else TRUNK
         self.trunk = (
             nn.Sequential(nn.Linear(d, width), nn.BatchNorm1d(width), nn.ReLU()) if variant == "released" else None

@@ -19,4 +19,5 @@ class UnaryScores(nn.Module):
     @torch.no_grad()
     def of_class(self, features: Tensor, label: int = 0) -> Tensor:
         """Scores of proposals for one class: (..., d) -> (...)."""
-        return features @ self.linear.weight[label] + self.linear.bias[label]
+        weight, bias = self.linear.weight[label], self.linear.bias[label]
+        return features.to(weight.dtype) @ weight + bias
