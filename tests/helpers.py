@@ -6,10 +6,24 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Pil
 
+from pairloc.config import ProposerSettings
 from pairloc.data.dataset import Dataset, Image
 from pairloc.data.scored import ScoredBoxes
 
 Json = dict[str, object]
+TINY = ProposerSettings(
+    image_size=64,
+    pyramid=16,
+    levels=2,
+    roi=3,
+    head=32,
+    sampled_rois=16,
+    epochs=1,
+    batch=8,
+    warm_up=2,
+    held_out=0.2,
+    anchor=16,
+)
 
 
 def picture(path: Path, size: tuple[int, int] = (40, 30), *, orientation: int | None = None) -> Path:

@@ -12,10 +12,10 @@ from pairloc.data.dataset import Size
 from pairloc.files import reason
 
 MOST_PIXELS = 200_000_000  # about 14,000 x 14,000; more is a scanner's sheet or an attack
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 _ORIENTATION = 0x0112
 # What PIL's plugins raise on damaged files; none of them is an error of ours.
-_DAMAGE = (
+DAMAGE = (
     OSError, SyntaxError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, EOFError, struct.error,
     MemoryError, RuntimeError, Image.DecompressionBombError,
 )  # fmt: skip
@@ -57,7 +57,7 @@ def read_header(path: Path, *, deep: bool = False) -> Header:
         whole = _has_its_end(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path, formats=_FORMATS) as picture:
+            with Image.open(path, formats=FORMATS) as picture:
                 width, height = picture.size
                 if width * height > MOST_PIXELS:
                     raise PictureError("huge-picture", f"unpacks to {width} x {height} pixels")
@@ -69,7 +69,7 @@ def read_header(path: Path, *, deep: bool = False) -> Header:
     except PIL.UnidentifiedImageError as error:
         kind, problem = "unreadable-picture", "is not a picture of a known format"
         raise PictureError(*((kind, problem) if whole else ("truncated-picture", "ends early"))) from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         cut = "truncated" in str(error) or not whole
         raise PictureError(
             "truncated-picture" if cut else "unreadable-picture", f"cannot be decoded ({reason(error)})"
@@ -79,9 +79,9 @@ def read_header(path: Path, *, deep: bool = False) -> Header:
 
 def _decode(path: Path) -> None:
     """Unpack a whole picture, to see that it can be; check sums first, where the format has them."""
-    with Image.open(path, formats=_FORMATS) as picture:
+    with Image.open(path, formats=FORMATS) as picture:
         picture.verify()
-    with Image.open(path, formats=_FORMATS) as picture:
+    with Image.open(path, formats=FORMATS) as picture:
         picture.load()
 
 
@@ -91,7 +91,7 @@ def _orientation(picture: Image.Image) -> int:
         return 1
     try:
         value = picture.getexif().get(_ORIENTATION, 1)
-    except _DAMAGE:
+    except DAMAGE:
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 

@@ -1,0 +1,38 @@
+"""Class features from another network in a few lines: any timm model on warped crops.
+
+.venv/bin/python examples/own_features.py PROPOSER DATA IMAGES STORE [MODEL]
+"""
+
+import sys
+from pathlib import Path
+
+import timm
+import torch
+from torch import Tensor
+
+from pairloc.bags.extract import extract
+from pairloc.bags.features import IMAGENET, Crops
+from pairloc.config import ExtractSettings
+from pairloc.data import read
+
+
+class TimmCrops:
+    """A `FeatureExtractor`: pictures and boxes in, (n, d) features out."""
+
+    def __init__(self, name: str) -> None:
+        network = timm.create_model(name, pretrained=True, num_classes=0)
+        self.d = int(network.num_features)
+        self.crops = Crops(network, self.d, 96, IMAGENET)
+
+    @torch.no_grad()
+    def __call__(self, pictures: list[Tensor], boxes: list[Tensor]) -> list[Tensor]:
+        """See `pairloc.bags.features.FeatureExtractor`."""
+        return self.crops(pictures, boxes)  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    proposer, data, images, store, *rest = sys.argv[1:]
+    name = rest[0] if rest else "resnet18"
+    settings = ExtractSettings(class_features=f"timm:{name}")
+    extract(read(data, images=images), Path(proposer), Path(store), settings, class_features=TimmCrops(name))
+    print(f"wrote {store}")

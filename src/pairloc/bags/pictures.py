@@ -1,0 +1,60 @@
+"""Pictures become tensors: any mode, upright, RGB."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
+
+
+def load_picture(path: Path) -> Tensor:
+    """A picture as it is shown: (3, height, width) bytes. Grey, palette, CMYK, 16-bit and transparent ones included."""
+    read_header(path)  # refuses what is missing, no picture, or would unpack to gigapixels
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(path, formats=FORMATS) as picture:
+                upright = ImageOps.exif_transpose(picture)
+                rgb = _rgb(upright)
+    except DAMAGE as error:
+        raise PictureError("unreadable-picture", f"cannot be decoded ({str(error)[:80]})") from error
+    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1).contiguous()
+
+
+def _rgb(picture: Image.Image) -> Image.Image:
+    if picture.mode.startswith("I;16") or picture.mode in ("I", "F"):
+        values = np.asarray(picture, dtype=np.float64)
+        top = 65535.0 if picture.mode != "F" else max(float(values.max(initial=0)), 1.0)
+        return Image.fromarray((values * (255.0 / top)).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        whole = picture.convert("RGBA")
+        ground = Image.new("RGBA", whole.size, "white")
+        return Image.alpha_composite(ground, whole).convert("RGB")
+    return picture.convert("RGB")
+
+
+class Pictures(Dataset[tuple[int, Tensor | str]]):
+    """The pictures of some paths; one that cannot be read is the sentence that says why."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[int, Tensor | str]:
+        try:
+            return index, load_picture(self.paths[index])
+        except PictureError as error:
+            return index, f"{self.paths[index]}: {error}"
+
+
+def batches(paths: Sequence[Path], size: int, workers: int) -> Iterator[list[tuple[int, Tensor | str]]]:
+    """The pictures in order, some at a time."""
+    return iter(DataLoader(Pictures(paths), batch_size=size, num_workers=workers, collate_fn=list))

@@ -1,0 +1,316 @@
+"""The proposer: torchvision's Faster R-CNN, trained on the boxes of the source."""
+
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.rpn import AnchorGenerator
+from torchvision.ops import MultiScaleRoIAlign
+
+from pairloc.bags.backbones import Maps, Pyramid
+from pairloc.bags.pictures import load_picture
+from pairloc.bags.propose import propose
+from pairloc.bags.recall import covered
+from pairloc.config import ProposerSettings
+from pairloc.data.dataset import Dataset
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.pictures import PictureError
+from pairloc.errors import InputError
+from pairloc.files import read_json, write_json
+
+Say = Callable[[str], None]
+SETTINGS, WEIGHTS, STATE = "proposer.json", "proposer.safetensors", "training"
+
+
+def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None = None) -> FasterRCNN:
+    """The untrained network for so many classes, background not counted."""
+    maps = Maps(
+        settings.backbone, pretrained=settings.pretrained if pretrained is None else pretrained, levels=settings.levels
+    )
+    pyramid = Pyramid(maps, settings.pyramid)
+    names = [str(level) for level in range(settings.levels)]
+    # two sizes of anchors half an octave apart on every level, in three shapes
+    sizes = tuple(
+        (settings.anchor * 2**level, round(settings.anchor * 2 ** (level + 0.5))) for level in range(settings.levels)
+    )
+    return FasterRCNN(
+        pyramid,
+        rpn_anchor_generator=AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * settings.levels),
+        box_roi_pool=MultiScaleRoIAlign(names, output_size=settings.roi, sampling_ratio=2),
+        box_head=TwoMLPHead(settings.pyramid * settings.roi**2, settings.head),
+        box_predictor=FastRCNNPredictor(settings.head, (1 if settings.class_agnostic else classes) + 1),
+        min_size=settings.image_size,
+        max_size=settings.image_size,
+        image_mean=list(maps.mean),
+        image_std=list(maps.std),
+        box_batch_size_per_image=settings.sampled_rois,
+        rpn_pre_nms_top_n_train=300,  # a level; NMS of more takes most of a GPU's step
+        rpn_post_nms_top_n_train=500,
+        rpn_pre_nms_top_n_test=300,
+        rpn_post_nms_top_n_test=300,
+    )
+
+
+class Proposer:
+    """A trained proposer with its settings and the source classes it knows."""
+
+    def __init__(self, model: FasterRCNN, settings: ProposerSettings, classes: tuple[str, ...]) -> None:
+        self.model, self.settings, self.classes = model.eval(), settings, classes
+
+    def save(self, folder: Path) -> None:
+        """Write weights and settings."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}, folder / WEIGHTS)
+        write_json(folder / SETTINGS, {"settings": self.settings.model_dump(), "classes": self.classes}, indent=1)
+
+    @classmethod
+    def load(cls, folder: Path, device: str | torch.device = "cpu") -> "Proposer":
+        """Read what `save` wrote."""
+        content = read_json(folder / SETTINGS)
+        try:
+            settings = ProposerSettings.model_validate(content["settings"])
+            classes = tuple(str(name) for name in content["classes"])
+            model = build(settings, len(classes), pretrained=False)
+            model.load_state_dict(load_file(folder / WEIGHTS))
+        except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+            raise InputError(f"{folder}: does not hold a proposer ({str(error).splitlines()[0][:120]})") from error
+        return cls(model.to(device), settings, classes)
+
+
+def train(
+    dataset: Dataset,
+    truth: GroundTruth,
+    settings: ProposerSettings,
+    out: Path,
+    *,
+    device: str = "cpu",
+    say: Say = lambda line: None,
+    writer: Any = None,
+) -> Proposer:
+    """Train on a source; resumes after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`."""
+    random.seed(settings.seed)
+    torch.manual_seed(settings.seed)
+    chosen, held = _held_out(dataset, truth, settings)
+    model = build(settings, len(dataset.classes)).to(device)
+    if device == "cuda":
+        model = model.to(memory_format=torch.channels_last)
+    samples = Samples(dataset, truth, chosen, settings)
+    optimizer = torch.optim.SGD(
+        model.parameters(), settings.lr, momentum=0.9, weight_decay=settings.weight_decay, nesterov=True
+    )
+    first = _resume(out, model, optimizer, settings, device)
+    out.mkdir(parents=True, exist_ok=True)
+    for epoch in range(first, settings.epochs):
+        start = time.perf_counter()
+        losses = _epoch(model, samples, optimizer, settings, epoch, device)
+        seconds = time.perf_counter() - start
+        row: dict[str, float] = {"epoch": epoch + 1, "images/s": len(samples) / seconds, **losses}
+        if held:
+            row |= _recall(model, dataset, truth, held, device)
+        say(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
+        with (out / "curves.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+        for name, value in row.items() if writer is not None else ():
+            writer.add_scalar(f"proposer/{name}", value, epoch + 1)
+        _checkpoint(out, model, optimizer, settings, epoch + 1)
+    proposer = Proposer(model, settings, dataset.classes)
+    proposer.save(out)
+    return proposer
+
+
+def rate(step: int, steps: int, settings: ProposerSettings) -> float:
+    """The share of the learning rate at a step: a linear rise, then a cosine or two steps down."""
+    if step < settings.warm_up:
+        return (step + 1) / (settings.warm_up + 1)
+    if settings.schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * min(step / max(steps, 1), 1)))
+    return float(0.1 ** sum(step >= share * steps for share in (2 / 3, 8 / 9)))
+
+
+class Samples(torch.utils.data.Dataset[tuple[Tensor, dict[str, Tensor]]]):
+    """Training pictures with their boxes; half of them are mirrored, by seed, epoch and index."""
+
+    def __init__(self, dataset: Dataset, truth: GroundTruth, chosen: list[int], settings: ProposerSettings) -> None:
+        self.dataset, self.settings, self.chosen = dataset, settings, chosen
+        self.epoch = 0
+        order = np.argsort(truth.image, kind="stable")
+        counts = np.bincount(truth.image, minlength=len(dataset))
+        self.rows = np.split(order, np.cumsum(counts)[:-1]) if len(dataset) else []
+        self.truth = truth
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
+        image = self.chosen[index]
+        try:
+            picture = load_picture(self.dataset.path(image))
+        except PictureError as error:
+            raise InputError(f"{self.dataset.path(image)}: {error}") from error
+        rows = [row for row in self.rows[image].tolist() if not self.truth.ignored[row]]
+        boxes = torch.from_numpy(self.truth.boxes[rows]).float().reshape(-1, 4)
+        labels = torch.from_numpy(self.truth.label[rows]) + 1
+        if self.settings.class_agnostic:
+            labels = torch.ones_like(labels)
+        if np.random.default_rng([self.settings.seed, self.epoch, image]).random() < 0.5:
+            picture = picture.flip(2)
+            boxes = (
+                boxes[:, [2, 1, 0, 3]] * torch.tensor([-1.0, 1, -1, 1])
+                + torch.tensor([1.0, 0, 1, 0]) * picture.shape[2]
+            )
+        return picture, {"boxes": boxes, "labels": labels}
+
+
+class Packed:
+    """A batch of samples as three tensors, whatever its pictures' sizes: a process hands over tensors one by one."""
+
+    def __init__(self, samples: list[tuple[Tensor, dict[str, Tensor]]]) -> None:
+        self.shapes = [tuple(picture.shape) for picture, _ in samples]
+        self.counts = [len(target["labels"]) for _, target in samples]
+        self.pixels = torch.cat([picture.flatten() for picture, _ in samples])
+        self.boxes = torch.cat([target["boxes"] for _, target in samples])
+        self.labels = torch.cat([target["labels"] for _, target in samples])
+
+    def to(self, device: str) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+        """The pictures in 0 ... 1 and their boxes on a device, as the network takes them."""
+        pixels = self.pixels.to(device).float() / 255
+        sizes = [math.prod(shape) for shape in self.shapes]
+        pictures = [part.view(shape) for part, shape in zip(torch.split(pixels, sizes), self.shapes, strict=True)]
+        boxes, labels = (torch.split(values.to(device), self.counts) for values in (self.boxes, self.labels))
+        return pictures, [{"boxes": b, "labels": c} for b, c in zip(boxes, labels, strict=True)]
+
+
+def _epoch(
+    model: FasterRCNN,
+    samples: Samples,
+    optimizer: torch.optim.Optimizer,
+    settings: ProposerSettings,
+    epoch: int,
+    device: str,
+) -> dict[str, float]:
+    """One pass over the pictures; the mean of every loss."""
+    samples.epoch = epoch
+    torch.manual_seed(settings.seed + epoch)
+    model.train()
+    freeze_statistics(model)
+    order = torch.Generator().manual_seed(settings.seed * 1000 + epoch)
+    loader = DataLoader(
+        samples, settings.batch, shuffle=True, generator=order, num_workers=settings.workers, collate_fn=Packed
+    )
+    sums: dict[str, Tensor | float] = {}
+    for step, batch in enumerate(loader):
+        pictures, targets = batch.to(device)
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+            losses = model(pictures, targets)
+        total: Any = torch.stack(list(losses.values())).sum()
+        optimizer.zero_grad()
+        total.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.lr * rate(epoch * len(loader) + step, settings.epochs * len(loader), settings)
+        optimizer.step()
+        for name, value in losses.items():
+            sums[name] = sums.get(name, 0.0) + value.detach().float()
+        if step % 50 == 0 or step == len(loader) - 1:  # a look at the numbers makes the GPU wait
+            _check_finite(sums, epoch, step)
+    return {name: float(value) / len(loader) for name, value in sums.items()}
+
+
+def _check_finite(sums: dict[str, Tensor | float], epoch: int, step: int) -> None:
+    if not all(math.isfinite(float(value)) for value in sums.values()):
+        raise InputError(f"the loss is not finite in epoch {epoch + 1}, batch {step + 1}; lower the learning rate")
+
+
+def freeze_statistics(model: nn.Module) -> None:
+    """Batch norm keeps its ImageNet statistics: detection batches are too small for their own."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
+def _held_out(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[list[int], list[int]]:
+    """Images with a box to train on, and some to measure recall on."""
+    with_box = np.unique(truth.image[~truth.ignored])
+    if not len(with_box):
+        raise InputError("there is no box to train a proposer on")
+    shuffled = np.random.default_rng(settings.seed).permutation(with_box)
+    count = min(int(len(shuffled) * settings.held_out), 1000)
+    return sorted(shuffled[count:].tolist()), sorted(shuffled[:count].tolist())
+
+
+@torch.no_grad()
+def _recall(model: FasterRCNN, dataset: Dataset, truth: GroundTruth, held: list[int], device: str) -> dict[str, float]:
+    """Recall of 100 proposals on held-out source images."""
+    model.eval()
+    best = []
+    for start in range(0, len(held), 16):
+        some = held[start : start + 16]
+        pictures = [load_picture(dataset.path(index)).to(device).float() / 255 for index in some]
+        for index, proposals in zip(some, propose(model, pictures, 100, 0.7), strict=True):
+            own = truth.of_image(index)
+            best.append(covered(proposals.double().cpu().numpy(), own.boxes[~own.ignored]))
+    overlaps = np.concatenate(best)
+    return {f"recall@{iou}": float((overlaps >= iou).mean()) for iou in (0.5, 0.7)}
+
+
+def _checkpoint(
+    out: Path,
+    model: FasterRCNN,
+    optimizer: torch.optim.Optimizer,
+    settings: ProposerSettings,
+    epoch: int,
+) -> None:
+    """Write all that the next epoch needs, under a new name first."""
+    tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
+    for place, entry in optimizer.state_dict()["state"].items():
+        tensors[f"momentum.{place}"] = entry["momentum_buffer"].contiguous()
+    partial = out / f"{STATE}.partial"
+    facts = {"epoch": str(epoch), "settings": settings.model_dump_json()}
+    save_file(tensors, partial, metadata=facts)
+    partial.replace(out / f"{STATE}.safetensors")
+
+
+def _resume(
+    out: Path,
+    model: FasterRCNN,
+    optimizer: torch.optim.Optimizer,
+    settings: ProposerSettings,
+    device: str,
+) -> int:
+    """Take up the last epoch that was written, if the settings are the same; the number of epochs done."""
+    from safetensors import safe_open
+
+    file = out / f"{STATE}.safetensors"
+    if not file.is_file():
+        return 0
+    with safe_open(file, framework="pt", device=device) as stored:
+        facts = stored.metadata()
+        if facts.get("settings") != settings.model_dump_json():
+            raise InputError(f"{out}: holds a training with other settings; name another folder, or delete this one")
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+    state = {
+        int(n.removeprefix("momentum.")): {"momentum_buffer": t}
+        for n, t in tensors.items()
+        if n.startswith("momentum.")
+    }
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    return int(facts["epoch"])
+
+
+def curves(out: Path) -> Iterator[dict[str, float]]:
+    """The rows of a training's curves."""
+    for line in (out / "curves.jsonl").read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)

@@ -1,0 +1,61 @@
+"""Recall of a store's proposals on the truth: the ceiling of all that follows."""
+
+from typing import Any
+
+import numpy as np
+
+from pairloc.bags.recall import covered, recall_by_count
+from pairloc.bags.store import BagStore
+from pairloc.boxes import Floats, Ints
+from pairloc.data.dataset import Dataset
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.errors import InputError
+
+
+def recall_of_store(
+    store: BagStore,
+    dataset: Dataset,
+    truth: GroundTruth,
+    counts: tuple[int, ...] = (10, 30, 100),
+    thresholds: tuple[float, ...] = (0.5, 0.7),
+) -> dict[str, Any]:
+    """Recall of a store's proposals on the truth of its images, as a table: all boxes, mean over classes, each class.
+
+    Also the share of images whose class is covered: of a class's images, those with one of its boxes covered.
+    """
+    place = {image.id: index for index, image in enumerate(store.dataset.images)}
+    missing = [image.id for image in dataset.images if image.id not in place]
+    if missing:
+        raise InputError(f"{store.path}: has no bag of image {missing[0]!r} of the truth ({len(missing)} are missing)")
+    rows = np.flatnonzero(~truth.ignored)
+    image = np.array([place[dataset.images[i].id] for i in truth.image[rows].tolist()], dtype=np.int64)
+    needed = set(image.tolist())
+    empty = np.zeros((0, 4))
+    proposals = [store.bag(i).boxes.astype(np.float64) if i in needed else empty for i in range(len(store))]
+    label = truth.label[rows]
+    total, per_class = recall_by_count(proposals, image, label, truth.boxes[rows], list(counts), list(thresholds))
+    table = [{"name": "all boxes", "boxes": len(rows), "values": total.ravel().tolist()}]
+    by_image = _image_recall(proposals, image, label, truth.boxes[rows], list(thresholds), len(dataset.classes))
+    known = [c for c in range(len(per_class)) if not np.isnan(per_class[c]).any()]
+    mean = np.nanmean(per_class[known], axis=0).ravel().tolist() if known else []
+    table.append({"name": "mean over classes", "boxes": len(rows), "values": mean})
+    for c in known:
+        table.append(
+            {"name": dataset.classes[c], "boxes": int((label == c).sum()), "values": per_class[c].ravel().tolist()}
+        )
+    return {"columns": [f"{k} @{t}" for k in counts for t in thresholds], "rows": table, "images": by_image}
+
+
+def _image_recall(
+    proposals: list[Floats], image: Ints, label: Ints, boxes: Floats, thresholds: list[float], classes: int
+) -> dict[str, float]:
+    """The share of an image's classes with a covered box, mean over classes: the ceiling of CorLoc."""
+    best: dict[tuple[int, int], float] = {}
+    for i, c, box in zip(image.tolist(), label.tolist(), boxes, strict=True):
+        overlap = float(covered(proposals[i], box[None])[0])
+        best[i, c] = max(best.get((i, c), 0.0), overlap)
+    means = {}
+    for threshold in thresholds:
+        shares = [[b > threshold for (_, k), b in best.items() if k == c] for c in range(classes)]
+        means[f"@{threshold}"] = float(np.mean([np.mean(share) for share in shares if share])) if best else float("nan")
+    return means

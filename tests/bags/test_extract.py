@@ -1,0 +1,117 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pairloc.bags.extract import extract
+from pairloc.bags.store import BagStore
+from pairloc.config import ExtractSettings
+from pairloc.data import read
+from pairloc.errors import InputError
+
+SETTINGS = ExtractSettings(proposals=8, shard=3, batch=2, class_features="none")
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {f.relative_to(path).as_posix(): f.read_bytes() for f in sorted(path.rglob("*")) if f.is_file()}
+
+
+@pytest.fixture(scope="module")
+def whole(scenes: Path, proposer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("stores") / "whole"
+    assert extract(read(scenes / "target_tags.csv"), proposer, store, SETTINGS)
+    return store
+
+
+def test_bags_hold_boxes_features_tags_and_the_whole_image(whole: Path, scenes: Path) -> None:
+    store, target = BagStore(whole), read(scenes / "target_tags.csv")
+    assert store.dataset.tags == target.tags
+    assert store.info()["transfer d"] == 32
+    for index in range(len(store)):
+        bag = store.bag(index)
+        assert 1 <= len(bag.boxes) <= 9
+        assert bag.size == (64, 64)
+        np.testing.assert_array_equal(bag.boxes[-1], [0, 0, 64, 64])
+        assert np.isfinite(bag.objectness).all()
+        assert bag.transfer.shape == (len(bag.boxes), 32)
+
+
+def test_killed_anywhere_it_ends_with_the_same_bytes(scenes: Path, proposer: Path, whole: Path, tmp_path: Path) -> None:
+    target = read(scenes / "target_tags.csv")
+    for stop in range(4):  # at the end of every shard, before the next
+        store = tmp_path / f"boundary{stop}"
+
+        def dies(shards: object, total: int, stop: int = stop) -> object:
+            for number, shard in enumerate(shards):  # type: ignore[arg-type, var-annotated]
+                if number == stop:
+                    raise KeyboardInterrupt
+                yield shard
+
+        with pytest.raises(KeyboardInterrupt):
+            extract(target, proposer, store, SETTINGS, track=dies)  # type: ignore[arg-type]
+        assert extract(target, proposer, store, SETTINGS)
+        assert files(store) == files(whole)
+
+
+def test_a_kill_in_the_middle_of_a_shard(scenes: Path, proposer: Path, whole: Path, tmp_path: Path) -> None:
+    store = tmp_path / "middle"
+    code = (
+        "import os, signal, sys; from pathlib import Path; import numpy as np\n"
+        "from pairloc.bags.extract import extract; from pairloc.config import ExtractSettings\n"
+        "from pairloc.data import read\n"
+        "real, count = np.save, [0]\n"
+        "def save(file, array):\n"
+        "    real(file, array); count[0] += 1\n"
+        "    if count[0] == 9: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "np.save = save\n"
+        "settings = ExtractSettings.model_validate_json(sys.argv[4])\n"
+        "extract(read(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), settings)\n"
+    )
+    arguments = [scenes / "target_tags.csv", proposer, store, SETTINGS.model_dump_json()]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], check=False, env=environment)
+    assert killed.returncode == -9
+    with pytest.raises(InputError, match="is not finished"):
+        BagStore(store)
+    assert extract(read(scenes / "target_tags.csv"), proposer, store, SETTINGS)
+    assert files(store).keys() - {".lock-0"} == files(whole).keys()
+    assert {k: v for k, v in files(store).items() if k != ".lock-0"} == files(whole)
+
+
+def test_two_processes_and_one_give_the_same_store(scenes: Path, proposer: Path, whole: Path, tmp_path: Path) -> None:
+    target = read(scenes / "target_tags.csv")
+    store = tmp_path / "two"
+    assert not extract(target, proposer, store, SETTINGS, rank=1, world=2)
+    assert extract(target, proposer, store, SETTINGS, rank=0, world=2)
+    assert files(store) == files(whole)
+
+
+def test_an_unreadable_picture_is_named_and_skipped_or_fatal(scenes: Path, proposer: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "scenes"
+    shutil.copytree(scenes, broken)
+    (broken / "images" / "target_000024.jpg").write_text("not a picture")
+    target = read(broken / "target_tags.csv")
+    with pytest.raises(InputError, match=r"target_000024.jpg: .*--unreadable skip"):
+        extract(target, proposer, tmp_path / "a", SETTINGS)
+    assert extract(target, proposer, tmp_path / "b", SETTINGS.model_copy(update={"unreadable": "skip"}))
+    store = BagStore(tmp_path / "b")
+    assert store.info()["unreadable pictures"] == 1
+    index = [image.file for image in store.dataset.images].index("target_000024.jpg")
+    assert len(store.bag(index).boxes) == 0
+    assert store.bag(index).transfer.shape == (0, 32)
+
+
+def test_another_proposer_does_not_fit_the_store(scenes: Path, proposer: Path, whole: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(proposer, other)
+    content = bytearray((other / "proposer.safetensors").read_bytes())
+    content[-1] ^= 1
+    (other / "proposer.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match="other images, settings or proposer"):
+        extract(read(scenes / "target_tags.csv"), other, whole, SETTINGS)
+    with pytest.raises(InputError, match="cannot be read"):
+        extract(read(scenes / "target_tags.csv"), tmp_path / "none", tmp_path / "s", SETTINGS)

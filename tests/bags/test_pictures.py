@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from helpers import picture
+from pairloc.bags.pictures import load_picture
+from pairloc.data.pictures import PictureError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "CMYK", "I;16", "YCbCr"])
+def test_every_mode_becomes_rgb_bytes(tmp_path: Path, mode: str) -> None:
+    file = tmp_path / ("a.jpg" if mode in ("CMYK", "YCbCr") else "a.png")
+    if mode == "I;16":
+        Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 257).save(file)
+    else:
+        Image.fromarray(PIXELS).convert(mode).save(file)
+    loaded = load_picture(file)
+    assert loaded.shape == (3, 20, 30)
+    assert loaded.dtype == torch.uint8
+    if mode in ("L", "I;16"):
+        expected = PIXELS[..., 0] if mode == "I;16" else np.asarray(Image.fromarray(PIXELS).convert("L"))
+        np.testing.assert_array_equal(loaded[0].numpy(), expected)
+    if mode == "RGB":
+        np.testing.assert_array_equal(loaded.permute(1, 2, 0).numpy(), PIXELS)
+
+
+def test_transparent_pixels_are_white(tmp_path: Path) -> None:
+    Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "a.png")
+    assert (load_picture(tmp_path / "a.png") == 255).all()
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_pictures_are_upright(tmp_path: Path, orientation: int) -> None:
+    file = picture(tmp_path / "a.png", (40, 30), orientation=orientation)
+    with Image.open(file) as shown:
+        expected = np.asarray(ImageOps.exif_transpose(shown).convert("RGB"))
+    np.testing.assert_array_equal(load_picture(file).permute(1, 2, 0).numpy(), expected)
+
+
+def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("x")
+    with pytest.raises(PictureError):
+        load_picture(tmp_path / "a.png")

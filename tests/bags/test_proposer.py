@@ -1,0 +1,95 @@
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers import TINY
+from pairloc.bags.proposer import Packed, Proposer, Samples, rate, train
+from pairloc.config import ProposerSettings
+from pairloc.data.reading import read_annotated
+from pairloc.errors import InputError
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = Proposer.load(folder).model.state_dict()
+    return state
+
+
+def test_training_resumes_after_an_epoch_to_the_same_weights(scenes: Path, tmp_path: Path) -> None:
+    source = read_annotated(scenes / "source.json")
+    two = TINY.model_copy(update={"epochs": 2})
+    train(*source, two, tmp_path / "whole")
+
+    class KilledError(Exception):
+        pass
+
+    def dies(line: str) -> None:
+        if line.startswith("epoch 2"):
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(*source, two, tmp_path / "killed", say=dies)
+    train(*source, two, tmp_path / "killed")
+    whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    with pytest.raises(InputError, match="training with other settings"):
+        train(*source, TINY.model_copy(update={"lr": 0.5, "epochs": 3}), tmp_path / "killed")
+
+
+def test_a_proposer_comes_back_as_it_was_saved(proposer: Path, tmp_path: Path) -> None:
+    loaded = Proposer.load(proposer)
+    assert loaded.settings == TINY
+    assert len(loaded.classes) == 18
+    shutil.copytree(proposer, tmp_path / "p")
+    (tmp_path / "p" / "proposer.safetensors").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="does not hold a proposer"):
+        Proposer.load(tmp_path / "p")
+
+
+def test_mirrored_boxes_follow_their_picture(scenes: Path) -> None:
+    dataset, truth = read_annotated(scenes / "source.json")
+    samples = Samples(dataset, truth, list(range(len(dataset))), TINY)
+    mirrored = 0
+    for index in range(len(samples)):
+        views = []
+        for samples.epoch in range(6):
+            picture, target = samples[index]
+            views.append((picture, target["boxes"]))
+        plain = torch.from_numpy(truth.of_image(index).boxes).float()
+        for _, boxes in views:
+            is_plain = torch.equal(boxes, plain)
+            back = torch.stack([64 - boxes[:, 2], boxes[:, 1], 64 - boxes[:, 0], boxes[:, 3]], dim=1)
+            assert is_plain or torch.allclose(back, plain)
+            mirrored += not is_plain
+    assert 30 <= mirrored <= 90
+
+
+def test_a_packed_batch_unpacks_to_its_samples() -> None:
+    samples = [
+        (torch.randint(0, 256, (3, h, w), dtype=torch.uint8), {"boxes": torch.rand(n, 4), "labels": torch.arange(n)})
+        for h, w, n in ((4, 5, 2), (6, 3, 0), (2, 2, 3))
+    ]
+    pictures, targets = Packed(samples).to("cpu")
+    for (picture, target), unpacked, again in zip(samples, pictures, targets, strict=True):
+        torch.testing.assert_close(unpacked, picture.float() / 255)
+        assert torch.equal(again["boxes"], target["boxes"])
+        assert torch.equal(again["labels"], target["labels"])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "step"])
+def test_the_learning_rate_rises_then_falls(schedule: str) -> None:
+    settings = ProposerSettings(schedule=schedule, warm_up=10)  # type: ignore[arg-type]
+    rates = [rate(step, 100, settings) for step in range(100)]
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert max(rates) <= 1
+    assert rates[-1] < 0.02
+
+
+def test_an_unknown_backbone_and_no_boxes(scenes: Path, tmp_path: Path) -> None:
+    dataset, truth = read_annotated(scenes / "source.json")
+    with pytest.raises(InputError, match="no backbone 'resnet9000'"):
+        train(dataset, truth, TINY.model_copy(update={"backbone": "resnet9000", "pretrained": False}), tmp_path)
+    with pytest.raises(InputError, match="no box to train"):
+        train(dataset, truth.where(truth.image < 0), TINY, tmp_path)
