@@ -10,8 +10,9 @@ import timm
 import torch
 from torch import Tensor
 
+from pairloc.bags.backbones import IMAGENET
 from pairloc.bags.extract import extract
-from pairloc.bags.features import IMAGENET, Crops
+from pairloc.bags.features import Crops
 from pairloc.config import ExtractSettings
 from pairloc.data import read
 
@@ -21,7 +22,7 @@ class TimmCrops:
 
     def __init__(self, name: str) -> None:
         network = timm.create_model(name, pretrained=True, num_classes=0)
-        self.d = int(network.num_features)
+        self.d: int = network.num_features  # type: ignore[assignment]
         self.crops = Crops(network, self.d, 96, IMAGENET)
 
     @torch.no_grad()
