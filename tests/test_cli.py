@@ -136,3 +136,33 @@ def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None
     result = run("doctor", tmp_path / "x.csv", PYTHONIOENCODING="cp1252")
     assert result.returncode == 0, result.stderr
     assert "\\u65e5" in result.stdout
+
+
+def test_bags_from_imported_proposals(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", coco())
+    results = [
+        {"image_id": 1, "bbox": [1, 2, 10, 10], "score": 0.9},
+        {"image_id": 2, "bbox": [30, 20, 5, 5], "score": 0.5},
+    ]
+    write_json(tmp_path / "r.json", results)
+    made = run("bags", "import", "--proposals", "r.json", "--data", "x.json", "--out", "s", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "2 proposals" in made.stdout
+    assert "images               2" in run("bags", "info", "s", cwd=tmp_path).stdout
+    recall = json.loads(run("bags", "recall", "s", "--truth", "x.json", "--json", cwd=tmp_path).stdout)
+    assert recall["rows"][0]["values"] == [0.5] * 6
+    assert recall["images"] == {"@0.5": 0.5, "@0.7": 0.5}
+    assert run("bags", "verify", "s", cwd=tmp_path).returncode == 0
+    file = tmp_path / "s" / "shard-00000" / "boxes.npy"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    damaged = run("bags", "verify", "s", cwd=tmp_path)
+    assert damaged.returncode == 1
+    assert "boxes.npy" in damaged.stdout
+    for arguments, message in (
+        (["bags", "info", "none"], "is not a bag store"),
+        (["bags", "extract", "--proposer", "none", "--data", "x.json", "--out", "t", "-B", "0"], "--proposals"),
+        (["propose", "train", "--data", "x.json", "--out", "t", "--epochs", "0"], "--epochs"),
+    ):
+        refused = run(*arguments, cwd=tmp_path)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+        assert message in refused.stderr
