@@ -18,7 +18,7 @@ TRUTH_NAMES = {"GroundTruth", "read_annotated"}
 TARGET_SIDE = ["scores", "inference", "learning/retrain.py", "learning/alternate.py"]
 MAY_SEE_TRUTH = [
     "data", "bags/proposer.py", "learning/transfer.py", "detection", "evaluation", "report", "pipeline.py", "api.py",
-    "cli.py",
+    "cli",
 ]  # fmt: skip
 BARE = ["scores", "inference"]
 

@@ -1,0 +1,66 @@
+"""One verb per job. Nothing heavy is imported before a verb needs it."""
+
+import io
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from pairloc import __version__
+from pairloc.cli import bags, data
+from pairloc.errors import InputError
+
+app = typer.Typer(
+    help="Tagged photographs in, boxes out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for verb in (data.doctor, data.scenes, data.export, data.demo):
+    app.command()(verb)
+app.add_typer(data.split_app, name="split")
+app.add_typer(bags.propose_app, name="propose")
+app.add_typer(bags.bags_app, name="bags")
+
+
+def main() -> None:
+    """Run the command line; bad input is one sentence and exit status 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned away
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except InputError as error:
+        _fail(str(error))
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        from pairloc.files import reason
+
+        _fail(f"{error.filename or 'input or output'}: {reason(error)}")
+    except KeyboardInterrupt:
+        _fail("interrupted", status=130)
+
+
+def _fail(message: str, status: int = 2) -> None:
+    print(f"pairloc: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"pairloc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,226 @@
+"""Verbs on data sets: look them over, cut them, draw them, pass boxes on."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pairloc.cli.options import Format, Images, Out, Seed, settings_of
+from pairloc.errors import InputError
+
+if TYPE_CHECKING:
+    from pairloc.data.doctor import Report
+    from pairloc.data.splits import Split
+
+split_app = typer.Typer(help="Cut an annotated data set into source and target.", no_args_is_help=True)
+FirstFile = Annotated[Path, typer.Option("--annotations", help="An annotated data set (for coco17: train2017).")]
+
+
+class Mixed(StrEnum):
+    """Where images with source and target classes go."""
+
+    source = "source"
+    target = "target"
+    both = "both"
+
+
+def doctor(
+    path: Annotated[Path, typer.Argument(help="An annotation file, or the folder of one or several data sets.")],
+    images: Images = None,
+    format: Format = "auto",
+    deep: Annotated[bool, typer.Option("--deep", help="Decode whole pictures, not only their headers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    most: Annotated[int, typer.Option("--most", min=1, help="Places to name of each kind of finding.")] = 5,
+) -> None:
+    """Say what is in a data set, and everything in it that will hurt later.
+
+    Exit status 0: the data can be used; 1: it cannot; 2: there is no readable data set.
+    """
+    from pairloc.data.doctor import examine
+    from pairloc.progress import track
+
+    report = examine(
+        path, format, images, deep=deep, track=lambda pairs, total: track(pairs, total, "looking at pictures")
+    )
+    if as_json:
+        print(json.dumps(report.to_json(), indent=1, ensure_ascii=False))
+    else:
+        _print_report(report, most)
+    if not report.usable:
+        raise typer.Exit(1)
+
+
+def _print_report(report: "Report", most: int) -> None:
+    from pairloc.data.findings import KINDS
+
+    for summary in report.summaries:
+        print(f"{summary.file} ({summary.format})")
+        print(f"  images   {summary.images}, tags per image {summary.tags_per_image} (at most {summary.most_tags})")
+        ranked = sorted(summary.images_per_class.items(), key=lambda item: -item[1])
+        ends = ranked if len(ranked) <= 6 else [*ranked[:3], ("...", 0), *ranked[-2:]]
+        listed = ", ".join(name if name == "..." else f"{name} {count}" for name, count in ends)
+        print(f"  classes  {summary.classes}: {listed}")
+        sizes = ", ".join(f"{count} {name}" for name, count in summary.box_sizes.items())
+        print(f"  boxes    {summary.boxes}" + (f": {sizes}" if summary.boxes else ""))
+        print(f"  pictures {summary.folder or 'not looked at: name their folder with --images'}")
+    for kind, count in sorted(report.findings.counts().items(), key=lambda item: KINDS[item[0]].severity):
+        print(f"\n{KINDS[kind].severity}: {count} x {KINDS[kind].title}; {KINDS[kind].remedy}")
+        same = [finding for finding in report.findings if finding.kind == kind]
+        for finding in same[:most]:
+            print(f"  {finding.place}: {finding.problem}")
+        if count > most:
+            print(f"  ... and {count - most} more (--most, --json)")
+    errors, warnings = len(report.findings.errors), len(report.findings) - len(report.findings.errors)
+    verdict = "can be used" if report.usable else "cannot be used"
+    if report.usable and not report.pictures:
+        verdict += " as far as its annotations go"
+    print(f"\nThis data {verdict}: {errors} errors, {warnings} warnings, {report.pictures} pictures looked at.")
+
+
+def scenes(
+    out: Out,
+    seed: Seed = 0,
+    source_images: Annotated[int, typer.Option("--source-images", help="Annotated images of source classes.")] = 1000,
+    target_images: Annotated[int, typer.Option("--target-images", help="Tagged images of target classes.")] = 400,
+    size: Annotated[int, typer.Option("--size", help="Side of the pictures in pixels.")] = 128,
+) -> None:
+    """Draw generated scenes as an ordinary data set: pictures, COCO JSON and tags."""
+    _write_scenes(out, seed=seed, source_images=source_images, target_images=target_images, size=size)
+
+
+def _write_scenes(out: Path, **values: int) -> None:
+    from pairloc.config import SceneSettings
+    from pairloc.data.scenes import write_scenes
+    from pairloc.files import output_folder
+    from pairloc.progress import track
+
+    settings = settings_of(SceneSettings, dict(values))
+    with output_folder(out, "pairloc scenes", settings.model_dump()) as folder:
+        split = write_scenes(folder, settings, lambda items, total: track(items, total, "drawing scenes"))
+    _print_split(split, out)
+
+
+@split_app.command("coco17")
+def split_coco17(
+    annotations: FirstFile,
+    out: Out,
+    val: Annotated[
+        Path | None, typer.Argument(help="The validation annotations (val2017).", show_default=False)
+    ] = None,
+) -> None:
+    """Cut COCO 2017 by the paper's protocol: 63 source classes, 17 target classes."""
+    from pairloc.data import splits
+    from pairloc.data.reading import read_annotated
+    from pairloc.files import output_folder
+
+    files = [annotations, *([val] if val else [])]
+    with output_folder(out, "pairloc split coco17", {"annotations": [str(file) for file in files]}) as folder:
+        parts = [read_annotated(file) for file in files]
+        split = splits.split_coco17(*parts)
+        split.write(folder)
+    _print_split(split, out)
+    train_ids = {image.id for image in parts[0][0].images}
+    in_train = sum(image.id in train_ids for image in split.target[0].images)
+    print(f"  target images from training annotations {in_train}, from validation {len(split.target[0]) - in_train}")
+
+
+@split_app.command("classes")
+def split_classes(
+    annotations: FirstFile,
+    out: Out,
+    target: Annotated[
+        list[str], typer.Option("--target", help="Target classes, separated by commas; may be repeated.")
+    ],
+    mixed: Annotated[Mixed, typer.Option("--mixed", help="Where images with classes of both kinds go.")] = Mixed.source,
+    format: Format = "auto",
+    images: Images = None,
+) -> None:
+    """Cut any annotated data set by target classes."""
+    from pairloc.data import splits
+    from pairloc.data.reading import read_annotated
+    from pairloc.files import output_folder
+
+    names = [name.strip() for entry in target for name in entry.split(",") if name.strip()]
+    if not names:
+        raise InputError("--target names no class")
+    settings = {"annotations": str(annotations), "target": names, "mixed": mixed.value}
+    with output_folder(out, "pairloc split classes", settings) as folder:
+        split = splits.split_classes(read_annotated(annotations, format, images), names, mixed.value)
+        split.write(folder)
+    _print_split(split, out)
+
+
+@split_app.command("ilsvrc100")
+def split_ilsvrc100(
+    root: Annotated[Path, typer.Option("--root", help="The ILSVRC folder, with Annotations/DET in it.")],
+    out: Out,
+    val1: Annotated[Path | None, typer.Option("--val1", help="List of the images of val1; else val is halved.")] = None,
+    names: Annotated[Path | None, typer.Option("--names", help="map_det.txt, where it is not in the folder.")] = None,
+    boxes_per_class: Annotated[
+        int, typer.Option("--boxes-per-class", min=0, help="Boxes to fill every class up to.")
+    ] = 1000,
+    seed: Seed = 0,
+) -> None:
+    """Cut ILSVRC 2013 DET by the paper's protocol: first 100 classes source, last 100 target."""
+    import numpy as np
+
+    from pairloc.data import splits
+    from pairloc.data.ilsvrc import read_ilsvrc, read_names
+    from pairloc.files import output_folder
+
+    settings = {"root": str(root), "val1": str(val1), "boxes_per_class": boxes_per_class, "seed": seed}
+    with output_folder(out, "pairloc split ilsvrc100", settings) as folder:
+        split = splits.split_ilsvrc100(
+            read_ilsvrc(root, names),
+            np.random.default_rng(seed),
+            val1=None if val1 is None else read_names(val1),
+            boxes_per_class=boxes_per_class,
+        )
+        split.write(folder)
+    _print_split(split, out)
+
+
+def _print_split(split: "Split", out: Path) -> None:
+    print(f"wrote {out}")
+    for part, counts in split.counts().items():
+        print(f"  {part:7}" + ", ".join(f"{count} {what}" for what, count in counts.items()))
+        if counts["images"] == 0:
+            print(f"pairloc: there is no {part} image in these annotations", file=sys.stderr)
+
+
+def export(
+    boxes: Annotated[Path, typer.Argument(help="COCO JSON with boxes, such as a run's boxes.json.")],
+    to: Annotated[str, typer.Option("--to", help="coco, voc, yolo, label-studio, cvat or csv.")],
+    out: Out,
+    images: Annotated[
+        Path | None, typer.Option("--images", help="Put these pictures beside the labels (voc, yolo, cvat).")
+    ] = None,
+    format: Format = "auto",
+) -> None:
+    """Write boxes in the form the next program reads."""
+    from pairloc.data.reading import read_boxes
+    from pairloc.export import write, writer
+    from pairloc.files import output_folder
+
+    writer(to)  # before any work is done
+    with output_folder(out, "pairloc export", {"boxes": str(boxes), "to": to, "images": str(images)}) as folder:
+        dataset, found = read_boxes(boxes, format, images)
+        write(to, folder, dataset, found, images)
+    print(f"wrote {out}: {len(found)} boxes of {len(dataset)} images as {to}")
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The folder to write.")] = Path("demo"), seed: Seed = 0
+) -> None:
+    """Run what stands of the method on generated scenes. So far: the scenes themselves, looked over by the doctor."""
+    from pairloc.data.doctor import examine
+
+    _write_scenes(out, seed=seed)
+    report = examine(out)
+    print()
+    _print_report(report, most=3)
+    if not report.usable:
+        raise typer.Exit(1)
