@@ -20,6 +20,7 @@ from torchvision.models.detection.rpn import AnchorGenerator
 from torchvision.ops import MultiScaleRoIAlign
 
 from pairloc.bags.backbones import Maps, Pyramid
+from pairloc.bags.batched import batch_up
 from pairloc.bags.pictures import load_picture
 from pairloc.bags.propose import propose
 from pairloc.bags.recall import covered
@@ -63,6 +64,13 @@ def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None =
     )
 
 
+def _on(model: FasterRCNN, device: str | torch.device) -> FasterRCNN:
+    """A network on a device; on a GPU with the parts and the layout that suit it."""
+    if torch.device(device).type != "cuda":
+        return model.to(device)
+    return batch_up(model.to(device, memory_format=torch.channels_last))
+
+
 class Proposer:
     """A trained proposer with its settings and the source classes it knows."""
 
@@ -86,7 +94,7 @@ class Proposer:
             model.load_state_dict(load_file(folder / WEIGHTS))
         except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
             raise InputError(f"{folder}: does not hold a proposer ({str(error).splitlines()[0][:120]})") from error
-        return cls(model.to(device), settings, classes)
+        return cls(_on(model, device), settings, classes)
 
 
 def train(
@@ -103,9 +111,7 @@ def train(
     random.seed(settings.seed)
     torch.manual_seed(settings.seed)
     chosen, held = _held_out(dataset, truth, settings)
-    model = build(settings, len(dataset.classes)).to(device)
-    if device == "cuda":
-        model = model.to(memory_format=torch.channels_last)
+    model = _on(build(settings, len(dataset.classes)), device)
     samples = Samples(dataset, truth, chosen, settings)
     optimizer = torch.optim.SGD(
         model.parameters(), settings.lr, momentum=0.9, weight_decay=settings.weight_decay, nesterov=True

@@ -1,0 +1,64 @@
+"""The batched parts against torchvision's own."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import TINY
+from pairloc.bags.batched import BatchedSampler, batch_up
+from pairloc.bags.proposer import build
+
+TINY_UNTRAINED = TINY.model_copy(update={"pretrained": False})
+
+
+def boxes(n: int, generator: torch.Generator) -> Tensor:
+    corner = torch.rand(n, 2, generator=generator) * 40
+    return torch.cat([corner, corner + 2 + torch.rand(n, 2, generator=generator) * 30], dim=1)
+
+
+@pytest.mark.parametrize("counts", [[3], [0, 2], [4, 1, 0, 7], [0]])
+def test_targets_equal_torchvisions(counts: list[int]) -> None:
+    generator = torch.Generator().manual_seed(sum(counts))
+    truth = [boxes(n, generator) for n in counts]
+    labels = [torch.randint(1, 5, (n,), generator=generator) for n in counts]
+    anchors = [boxes(400, generator)] * len(counts)
+    proposals = [boxes(30 + 5 * i, generator) for i in range(len(counts))]
+    plain, fast = build(TINY_UNTRAINED, 4), batch_up(build(TINY_UNTRAINED, 4))
+    targets = [{"boxes": entry} for entry in truth]
+    expected, found = (model.rpn.assign_targets_to_anchors(anchors, targets) for model in (plain, fast))
+    for one, other in zip(expected[0], found[0], strict=True):
+        assert torch.equal(one, other)
+    for kind, one, other in zip(expected[0], expected[1], found[1], strict=True):
+        assert torch.equal(one[kind == 1], other[kind == 1])
+    expected, found = (model.roi_heads.assign_targets_to_proposals(proposals, truth, labels) for model in (plain, fast))
+    for one, other in zip(expected[1], found[1], strict=True):
+        assert torch.equal(one, other)
+    for kind, one, other in zip(expected[1], expected[0], found[0], strict=True):
+        assert torch.equal(one[kind > 0], other[kind > 0])
+
+
+def test_filtered_proposals_equal_torchvisions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    plain, fast = build(TINY_UNTRAINED, 4).eval(), batch_up(build(TINY_UNTRAINED, 4)).eval()
+    proposals = torch.stack([boxes(500, generator) for _ in range(3)])
+    scores = torch.randn(1500, 1, generator=generator)
+    shapes = [(64, 64), (50, 64), (64, 40)]
+    expected, found = (model.rpn.filter_proposals(proposals, scores, shapes, [400, 100]) for model in (plain, fast))
+    for one, other, score, own in zip(expected[0], found[0], expected[1], found[1], strict=True):
+        keep = (other[:, 2:] > other[:, :2]).all(dim=1)  # torchvision drops boxes without area before, not after
+        shared = min(len(one), int(keep.sum()))
+        torch.testing.assert_close(other[keep][:shared], one[:shared])
+        torch.testing.assert_close(own[keep][:shared], score[:shared])
+
+
+@pytest.mark.parametrize(("positive", "negative"), [(0, 0), (0, 50), (3, 50), (30, 50), (30, 2), (1, 0)])
+def test_samples_are_as_many_as_torchvision_draws(positive: int, negative: int) -> None:
+    labels = torch.cat([torch.full((positive,), 2.0), torch.zeros(negative), torch.full((7,), -1.0)])
+    labels = labels[torch.randperm(len(labels))]
+    drawn, rest = BatchedSampler(16, 0.25)([labels, labels[: len(labels) // 2], torch.zeros(100)])
+    assert int(drawn[0].sum()) == min(positive, 4)
+    assert int(rest[0].sum()) == min(negative, 16 - min(positive, 4))
+    assert (labels[drawn[0]] >= 1).all()
+    assert (labels[rest[0]] == 0).all()
+    assert int(rest[2].sum()) == 16
+    assert [len(mask) for mask in drawn] == [len(labels), len(labels) // 2, 100]
