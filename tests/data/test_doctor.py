@@ -136,3 +136,17 @@ def test_boxes_are_checked_against_pictures_where_no_size_is_given(tmp_path: Pat
     assert [finding.place for finding in report.findings if finding.kind == "box-outside"] == [
         f"{tmp_path / 'x.json'}: annotations[1] (id 2)"
     ]
+
+
+def test_faults_of_a_refused_image_are_named_and_not_blamed_on_others(tmp_path: Path) -> None:
+    images = [
+        {"id": i, "file_name": name, "width": 40, "height": 30} for i, name in ((1, "a.png"), (2, "a.png"), (3, "../x"))
+    ]
+    boxes = [[1, 2, 3, 4], [1, float("nan"), 3, 4], [1, 2, 0, 4], [1, 2, 3, 4]]
+    annotations = [
+        {"id": n, "image_id": image, "category_id": 5, "bbox": box}
+        for n, (image, box) in enumerate(zip((1, 2, 2, 3), boxes, strict=True))
+    ]
+    findings = examine(write_json(tmp_path / "x.json", coco(images=images, annotations=annotations))).findings
+    kinds = sorted(finding.kind for finding in findings if finding.kind not in ("rare-class", "no-pictures"))
+    assert kinds == ["box-without-area", "duplicate-image", "not-a-number", "path-outside"]

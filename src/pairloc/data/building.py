@@ -59,9 +59,15 @@ class Builder:
     def image(
         self, file: object, place: object, *, id: object = None, size: tuple[object, object] | None = None
     ) -> int:
-        """Add an image; its index, or -1 where it cannot be one. Without an id images count from 1."""
+        """Add an image; its index, or -1 where it cannot be one. Without an id images count from 1.
+
+        What belongs to an image that was refused is not reported again: boxes of a second entry for one file go to the
+        first, those of an entry without a usable name go nowhere.
+        """
         name = self.file_name(file, place)
         if name is None:
+            if isinstance(whole(id), int | str):
+                self._by_id.setdefault(whole(id), -1)  # type: ignore[arg-type]
             return -1
         if id is None:
             id = next(number_ for number_ in itertools.count(len(self.images) + 1) if number_ not in self._by_id)
@@ -71,7 +77,9 @@ class Builder:
         if id in self._by_id:
             return self._refuse("duplicate-id", place, f"image id {shown(id)} was used before")
         if name in self._by_file:
-            return self._refuse("duplicate-image", place, f"{name!r} was listed before")
+            self._refuse("duplicate-image", place, f"{name!r} was listed before")
+            self._by_id[id] = self._by_file[name]
+            return self._by_file[name]
         self._by_id[id] = self._by_file[name] = len(self.images)
         self.images.append(Image(id, name, self._size(size, place)))
         self._tags.append(set())
