@@ -24,7 +24,7 @@ def test_unknown_features() -> None:
 
 
 def test_the_packaged_weights_are_those_of_imagenet() -> None:
-    """Loaded into the whole network they classify: a flat picture and noise get different, confident answers."""
+    """The feature maps carry the packaged weights, parameter by parameter, and have the strides they should."""
     import timm
 
     network = timm.create_model("tf_efficientnet_lite0", pretrained=False)

@@ -57,7 +57,7 @@ def _features(path: Path | None, count: int) -> npt.NDArray[Any]:
     if path is None:
         return np.zeros((count, 0), dtype=np.float16)
     try:
-        table: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        table: npt.NDArray[Any] = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path}: is not an .npy array ({reason(error)})") from error
     if table.ndim != 2 or len(table) != count or not np.issubdtype(table.dtype, np.floating):

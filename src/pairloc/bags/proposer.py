@@ -4,7 +4,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -314,9 +314,3 @@ def _resume(
     }
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
     return int(facts["epoch"])
-
-
-def curves(out: Path) -> Iterator[dict[str, float]]:
-    """The rows of a training's curves."""
-    for line in (out / "curves.jsonl").read_text(encoding="utf-8").splitlines():
-        yield json.loads(line)

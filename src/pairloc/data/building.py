@@ -66,8 +66,9 @@ class Builder:
         """
         name = self.file_name(file, place)
         if name is None:
-            if isinstance(whole(id), int | str):
-                self._by_id.setdefault(whole(id), -1)  # type: ignore[arg-type]
+            refused = whole(id)
+            if isinstance(refused, int | str):
+                self._by_id.setdefault(refused, -1)
             return -1
         if id is None:
             id = next(number_ for number_ in itertools.count(len(self.images) + 1) if number_ not in self._by_id)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pairloc.inference.trws import Sweeps, _Side
 
-# Labels ahead and here in a tile, and warps: the fastest of 80 on an H200 with 300 labels, both at 4.0 TB/s.
+# Labels ahead and here in a tile, and warps: the fastest tried on an H200 with 300 labels, both at 4.0 TB/s.
 _TILES = {True: (512, 8, 4), False: (64, 128, 8)}
 
 

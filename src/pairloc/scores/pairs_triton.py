@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pairloc.scores.relation import Projected
 
-_ROWS, _COLUMNS, _WARPS = 8, 32, 1  # the fastest of 45 on an H200, for 300 proposals as for 100
+_ROWS, _COLUMNS, _WARPS = 8, 32, 1  # the fastest tried on an H200, for 300 proposals as for 100
 _BUSY, _MOST_SPLITS = 16_384, 32  # programs that keep a GPU busy, and how finely dimensions are shared out for that
 
 
