@@ -33,14 +33,17 @@ class ProposerSettings(Settings):
     roi: Annotated[int, Field(ge=1, le=14)] = 7  # side of a pooled region
     head: Annotated[int, Field(ge=8, le=4096)] = 1024  # width of the box head, and d of the transferred feature
     sampled_rois: Annotated[int, Field(ge=8, le=2048)] = 256  # regions a training image
+    crop: Annotated[float, Field(gt=0, le=1)] = 1.0  # a training picture is cut to at least this share of its sides
     epochs: Annotated[int, Field(ge=1, le=1000)] = 6
     batch: Annotated[int, Field(ge=1, le=1024)] = 16
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: Annotated[float, Field(gt=0, le=10)] = 0.01
     schedule: Literal["cosine", "step"] = "cosine"
     warm_up: Annotated[int, Field(ge=0)] = 200  # steps in which the learning rate rises
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     clip: Annotated[float, Field(gt=0)] = 10.0  # of the gradient's norm
-    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05  # share of the source images recall is measured on
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05  # share of the source images it never sees
+    held_classes: Annotated[int, Field(ge=0)] = 0  # source classes not taught; recall is then measured on them alone
     workers: Annotated[int, Field(ge=0, le=256)] = 0  # processes that read pictures
     seed: Annotated[int, Field(ge=0)] = 0
 

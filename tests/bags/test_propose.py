@@ -29,8 +29,8 @@ def test_one_picture_equals_itself_in_a_batch(proposer: Path) -> None:
     boxes = best_boxes(alone, 10, 0.7)
     torch.testing.assert_close(best_boxes(together, 10, 0.7)[0], boxes[0], atol=1e-2, rtol=1e-3)
     described = describe(together, [boxes[0], torch.tensor([[0.0, 0.0, 64.0, 64.0]])])
-    torch.testing.assert_close(described[0].features, describe(alone, boxes)[0].features, atol=1e-3, rtol=1e-3)
-    assert described[1].features.shape == (1, 32)
+    torch.testing.assert_close(described[1][: len(boxes[0])], describe(alone, boxes)[1], atol=1e-3, rtol=1e-3)
+    assert described[1].shape == (len(boxes[0]) + 1, 32)
 
 
 def test_objectness_is_the_logit_of_any_class() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers import TINY
-from pairloc.bags.proposer import Packed, Proposer, Samples, rate, train
+from pairloc.bags.proposer import Batch, Proposer, Samples, _held_classes, rate, train
 from pairloc.config import ProposerSettings
 from pairloc.data.reading import read_annotated
 from pairloc.errors import InputError
@@ -53,8 +53,8 @@ def test_mirrored_boxes_follow_their_picture(scenes: Path) -> None:
     mirrored = 0
     for index in range(len(samples)):
         views = []
-        for samples.epoch in range(6):
-            picture, target = samples[index]
+        for epoch in range(6):
+            picture, target = samples[epoch * len(samples) + index]
             views.append((picture, target["boxes"]))
         plain = torch.from_numpy(truth.of_image(index).boxes).float()
         for _, boxes in views:
@@ -70,11 +70,38 @@ def test_a_packed_batch_unpacks_to_its_samples() -> None:
         (torch.randint(0, 256, (3, h, w), dtype=torch.uint8), {"boxes": torch.rand(n, 4), "labels": torch.arange(n)})
         for h, w, n in ((4, 5, 2), (6, 3, 0), (2, 2, 3))
     ]
-    pictures, targets = Packed(samples).to("cpu")
+    pictures, targets = Batch(samples).to("cpu")
     for (picture, target), unpacked, again in zip(samples, pictures, targets, strict=True):
         torch.testing.assert_close(unpacked, picture.float() / 255)
         assert torch.equal(again["boxes"], target["boxes"])
         assert torch.equal(again["labels"], target["labels"])
+
+
+def test_a_cropped_box_is_its_visible_part(scenes: Path) -> None:
+    dataset, truth = read_annotated(scenes / "source.json")
+    settings = TINY.model_copy(update={"crop": 0.5})
+    cropped = Samples(dataset, truth, list(range(len(dataset))), settings)
+    sizes = set()
+    for index in range(2 * len(cropped)):
+        picture, target = cropped[index]
+        _, height, width = picture.shape
+        sizes.add((height, width))
+        assert 32 <= min(height, width) <= max(height, width) <= 64
+        assert len(target["boxes"]) == len(target["labels"]) <= len(truth.of_image(index % len(cropped)))
+        assert (target["boxes"][:, :2] >= 0).all()
+        assert (target["boxes"][:, 2:] <= torch.tensor([width, height])).all()
+        assert (target["boxes"][:, 2:] > target["boxes"][:, :2]).all()
+    assert len(sizes) > 10
+
+
+def test_classes_held_out_are_not_taught(scenes: Path, tmp_path: Path) -> None:
+    dataset, truth = read_annotated(scenes / "source.json")
+    taught, asked = _held_classes(dataset, truth, TINY.model_copy(update={"held_classes": 4}))
+    assert not set(taught.label.tolist()) & set(asked.label.tolist())
+    assert len(taught) + len(asked) == len(truth)
+    assert len(set(asked.label.tolist())) <= 4
+    with pytest.raises(InputError, match="leave none to learn"):
+        _held_classes(dataset, truth, TINY.model_copy(update={"held_classes": len(dataset.classes)}))
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "step"])

@@ -1,6 +1,7 @@
 """Extraction: pictures become bags, once, shard by shard."""
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pairloc.bags.features import FeatureExtractor, feature_extractor
-from pairloc.bags.pictures import batches
-from pairloc.bags.propose import Proposals, Seen, best_boxes, describe
+from pairloc.bags.pictures import Read, batches
+from pairloc.bags.propose import Seen, best_boxes, describe
 from pairloc.bags.proposer import WEIGHTS, Proposer
 from pairloc.bags.store import Bag, StoreWriter
 from pairloc.config import ExtractSettings
@@ -49,16 +50,31 @@ def extract(
             boxer = Proposer.load(proposer_folder, device)
             describer = boxer if features_folder is None else Proposer.load(features_folder, device)
             describe_class = class_features or feature_extractor(settings.class_features, device)
-            for number in track(missing, len(missing)):
-                first, last = writer.ranges[number]
-                paths = [dataset.path(index) for index in range(first, last)]
-                bags, unreadable = _bags(paths, boxer, describer, describe_class, settings, device)
-                writer.write(number, bags, unreadable)
+            groups = [_groups(*writer.ranges[number], settings.batch) for number in missing]
+            paths = [dataset.path(index) for index in range(len(dataset))]
+            read = batches(paths, [group for shard in groups for group in shard], settings.workers)
+            with ThreadPoolExecutor(1) as background:  # a shard is written while the next is made
+                written: Future[None] | None = None
+                for number, shard in zip(track(missing, len(missing)), groups, strict=True):
+                    made = [_bags(next(read), boxer, describer, describe_class, settings, device) for _ in shard]
+                    if written is not None:
+                        written.result()
+                    bags, unreadable = (
+                        [entry for part in parts for entry in part] for parts in zip(*made, strict=True)
+                    )
+                    written = background.submit(writer.write, number, bags, unreadable)
+                if written is not None:
+                    written.result()
         return writer.finish()
 
 
+def _groups(first: int, last: int, size: int) -> list[list[int]]:
+    """The images of a shard, some at a time."""
+    return [list(range(start, min(start + size, last))) for start in range(first, last, size)]
+
+
 def _bags(
-    paths: list[Path],
+    read: Read,
     boxer: Proposer,
     describer: Proposer,
     class_features: FeatureExtractor,
@@ -66,18 +82,13 @@ def _bags(
     device: str,
 ) -> tuple[list[Bag], list[str]]:
     """The bags of some pictures, and what could not be read of them."""
-    bags: list[Bag] = []
-    unreadable: list[str] = []
-    for batch in batches(paths, settings.batch, settings.workers):
-        complaints = [entry for _, entry in batch if isinstance(entry, str)]
-        if complaints and settings.unreadable == "fail":
-            raise InputError(f"{complaints[0]}; replace it, or go on without such pictures by --unreadable skip")
-        unreadable += complaints
-        pictures = [entry.to(device).float() / 255 for _, entry in batch if isinstance(entry, Tensor)]
-        found = iter(_describe(pictures, boxer, describer, class_features, settings, device) if pictures else [])
-        empty = _empty(describer.settings.head, class_features.d)
-        bags += [next(found) if isinstance(entry, Tensor) else empty for _, entry in batch]
-    return bags, unreadable
+    complaints = [entry for entry in read.complaints if entry is not None]
+    if complaints and settings.unreadable == "fail":
+        raise InputError(f"{complaints[0]}; replace it, or go on without such pictures by --unreadable skip")
+    pictures = read.pictures.to(device)
+    found = iter(_describe(pictures, boxer, describer, class_features, settings, device) if pictures else [])
+    empty = _empty(describer.settings.head, class_features.d)
+    return [next(found) if entry is None else empty for entry in read.complaints], complaints
 
 
 @torch.no_grad()
@@ -94,24 +105,22 @@ def _describe(
         boxes = best_boxes(seen, settings.proposals, settings.nms)
         if settings.whole_image:
             boxes = [torch.cat([mine, _whole(p, mine)]) for mine, p in zip(boxes, pictures, strict=True)]
-        described = describe(seen if describer is boxer else Seen(describer.model, pictures), boxes)
-        extra = class_features(pictures, boxes)
-    return [_bag(p, mine, more) for p, mine, more in zip(pictures, described, extra, strict=True)]
+        objectness, features = describe(seen if describer is boxer else Seen(describer.model, pictures), boxes)
+        extra = torch.cat(class_features(pictures, boxes))
+    counts = np.cumsum([len(mine) for mine in boxes])[:-1]
+    columns = [torch.cat(boxes).float(), objectness.float(), _half(features), _half(extra)]
+    parts = [np.split(column.cpu().numpy(), counts) for column in columns]
+    sizes = [(picture.shape[2], picture.shape[1]) for picture in pictures]
+    return [Bag(*bag) for bag in zip(*parts, sizes, strict=True)]
 
 
 def _whole(picture: Tensor, like: Tensor) -> Tensor:
     return like.new_tensor([[0.0, 0.0, picture.shape[2], picture.shape[1]]])
 
 
-def _bag(picture: Tensor, proposals: Proposals, class_features: Tensor) -> Bag:
+def _half(features: Tensor) -> Tensor:
     top = torch.finfo(torch.float16).max
-    return Bag(
-        proposals.boxes.float().cpu().numpy(),
-        proposals.objectness.float().cpu().numpy(),
-        proposals.features.float().clamp(-top, top).half().cpu().numpy(),
-        class_features.float().clamp(-top, top).half().cpu().numpy(),
-        (picture.shape[2], picture.shape[1]),
-    )
+    return features.float().clamp(-top, top).half()
 
 
 def _empty(transfer: int, class_features: int) -> Bag:

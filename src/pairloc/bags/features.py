@@ -14,6 +14,8 @@ from torchvision.ops import roi_align
 from pairloc.bags.backbones import IMAGENET, LITE0, Maps, lite0_weights
 from pairloc.errors import InputError
 
+_CROPS = 1024  # at a time
+
 
 class FeatureExtractor(Protocol):
     """Describes boxes of pictures."""
@@ -38,10 +40,8 @@ class BackboneRoI(nn.Module):
         """See `FeatureExtractor`; pictures are stretched to one square."""
         batch = torch.stack([stretched(picture, self.side) for picture in pictures])
         found = []
-        relative = [
-            mine * mine.new_tensor([self.side / p.shape[2], self.side / p.shape[1]] * 2)
-            for mine, p in zip(boxes, pictures, strict=True)
-        ]
+        scales = batch.new_tensor([[self.side / p.shape[2], self.side / p.shape[1]] * 2 for p in pictures])
+        relative = [mine * scale for mine, scale in zip(boxes, scales, strict=True)]
         for level, stride in zip(self.maps(normalised(batch, LITE0)), (16, 32), strict=True):
             pooled = roi_align(level, relative, output_size=3, spatial_scale=1 / stride, sampling_ratio=2, aligned=True)
             found.append(pooled.mean(dim=(2, 3)))
@@ -60,12 +60,12 @@ class Crops(nn.Module):
     @torch.no_grad()
     def forward(self, pictures: list[Tensor], boxes: list[Tensor]) -> list[Tensor]:
         """See `FeatureExtractor`."""
-        found = []
-        for picture, mine in zip(pictures, boxes, strict=True):
-            crops = roi_align(picture[None], [mine], output_size=self.side, sampling_ratio=2, aligned=True)
-            parts = [self.network(normalised(some, self.statistics)) for some in crops.split(256)]
-            found.append(torch.cat(parts) if parts else picture.new_zeros(0, self.d))
-        return found
+        crops = [
+            roi_align(picture[None], [mine], output_size=self.side, sampling_ratio=2, aligned=True)
+            for picture, mine in zip(pictures, boxes, strict=True)
+        ]
+        parts = [self.network(normalised(some, self.statistics)) for some in torch.split(torch.cat(crops), _CROPS)]
+        return list(torch.split(torch.cat(parts), [len(mine) for mine in boxes]))
 
 
 class NoFeatures:

@@ -1,5 +1,6 @@
 """Pictures become tensors: any mode, upright, RGB."""
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,7 +40,21 @@ def _rgb(picture: Image.Image) -> Image.Image:
     return picture.convert("RGB")
 
 
-class Pictures(Dataset[tuple[int, Tensor | str]]):
+class Packed:
+    """Pictures of any sizes as one tensor: a process hands tensors over one by one, and so does a GPU's bus."""
+
+    def __init__(self, pictures: Sequence[Tensor]) -> None:
+        self.shapes = [tuple(picture.shape) for picture in pictures]
+        self.pixels = torch.cat([picture.flatten() for picture in pictures]) if pictures else torch.zeros(0)
+
+    def to(self, device: str | torch.device) -> list[Tensor]:
+        """The pictures (3, H, W) in 0 ... 1 on a device."""
+        pixels = self.pixels.to(device, non_blocking=True).float() / 255
+        sizes = [math.prod(shape) for shape in self.shapes]
+        return [part.view(shape) for part, shape in zip(torch.split(pixels, sizes), self.shapes, strict=True)]
+
+
+class Pictures(Dataset[Tensor | str]):
     """The pictures of some paths; one that cannot be read is the sentence that says why."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -48,13 +63,21 @@ class Pictures(Dataset[tuple[int, Tensor | str]]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> tuple[int, Tensor | str]:
+    def __getitem__(self, index: int) -> Tensor | str:
         try:
-            return index, load_picture(self.paths[index])
+            return load_picture(self.paths[index])
         except PictureError as error:
-            return index, f"{self.paths[index]}: {error}"
+            return f"{self.paths[index]}: {error}"
 
 
-def batches(paths: Sequence[Path], size: int, workers: int) -> Iterator[list[tuple[int, Tensor | str]]]:
-    """The pictures in order, some at a time."""
-    return iter(DataLoader(Pictures(paths), batch_size=size, num_workers=workers, collate_fn=list))
+class Read:
+    """Some pictures, in order: those that could be read, and of every one what was wrong with it."""
+
+    def __init__(self, entries: Sequence[Tensor | str]) -> None:
+        self.pictures = Packed([entry for entry in entries if isinstance(entry, Tensor)])
+        self.complaints = [entry if isinstance(entry, str) else None for entry in entries]
+
+
+def batches(paths: Sequence[Path], groups: Sequence[list[int]], workers: int) -> Iterator[Read]:
+    """The pictures of each group of indices into `paths`, in order, read ahead by so many processes."""
+    return iter(DataLoader(Pictures(paths), batch_sampler=groups, num_workers=workers, collate_fn=Read))

@@ -1,24 +1,15 @@
 """Proposals from a trained Faster R-CNN: boxes that look like any object, with the feature of its box head."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.image_list import ImageList
-from torchvision.ops import clip_boxes_to_image, nms
+
+from pairloc.bags.batched import padded, suppressed
 
 Size = tuple[int, int]  # height, width
-
-
-@dataclass(frozen=True)
-class Proposals:
-    """The proposals of one image."""
-
-    boxes: Tensor  # (n, 4) in pixels of the picture
-    objectness: Tensor  # (n,) logit of showing any object
-    features: Tensor  # (n, d) last layer of the box head
 
 
 class Seen:
@@ -35,7 +26,7 @@ class Seen:
         scales = [
             (shape[2] / width, shape[1] / height) for shape, (height, width) in zip(padded, self.sizes, strict=True)
         ]
-        self.scales = [images.tensors.new_tensor([x, y, x, y], dtype=torch.float32) for x, y in scales]
+        self.scales = images.tensors.new_tensor([[x, y, x, y] for x, y in scales], dtype=torch.float32)  # (N, 4)
 
     def pooled(self, boxes: list[Tensor]) -> Tensor:
         """The box head's last layer for boxes as the network sees them: (all boxes, d)."""
@@ -65,28 +56,26 @@ def best_boxes(seen: Seen, count: int, overlap: float) -> list[Tensor]:
     moved = seen.model.roi_heads.box_coder.decode(moves.float(), regions)  # (all, classes + 1, 4)
     label = logits[:, 1:].argmax(dim=1) + 1
     boxes = moved[torch.arange(len(label), device=label.device), label]
-    scores = objectness(logits.float())
-    found = []
     counts = [len(region) for region in regions]
-    parts = zip(torch.split(boxes, counts), torch.split(scores, counts), seen.scales, seen.shapes, strict=True)
-    for mine, score, scale, shape in parts:
-        inside = clip_boxes_to_image(mine * scale, shape)
-        sound = ((inside[:, 2:] - inside[:, :2]) >= scale[:2].clamp(max=1)).all(dim=1)  # a pixel of the smaller picture
-        inside, sure = inside[sound], score[sound]
-        found.append(inside[nms(inside, sure, overlap)[:count]])
-    return found
+    table, valid = padded(list(torch.split(boxes, counts)))  # (N, P, 4), (N, P)
+    scores, _ = padded(list(torch.split(objectness(logits.float()), counts)))
+    limits = table.new_tensor([[w, h, w, h] for h, w in seen.shapes])
+    table = torch.minimum((table * seen.scales[:, None]).clamp(min=0), limits[:, None])
+    least = seen.scales[:, None, :2].clamp(max=1)  # a pixel of the smaller picture
+    valid &= ((table[..., 2:] - table[..., :2]) >= least).all(dim=2)
+    scores, order = scores.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True)
+    table = table.gather(1, order[..., None].expand(-1, -1, 4))
+    kept = suppressed(table, overlap) & (scores > -torch.inf)
+    kept &= kept.cumsum(dim=1) <= count
+    return list(torch.split(table[kept], kept.sum(dim=1).tolist()))
 
 
 @torch.no_grad()
-def describe(seen: Seen, boxes: list[Tensor]) -> list[Proposals]:
-    """Objectness and feature of any boxes (n, 4), in pixels of their pictures."""
-    scaled = [mine / scale for mine, scale in zip(boxes, seen.scales, strict=True)]
-    features = seen.pooled(scaled).float()
+def describe(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Objectness (n,) and feature (n, d) of all boxes (n_i, 4), in pixels of their pictures, one after the other."""
+    features = seen.pooled([mine / scale for mine, scale in zip(boxes, seen.scales, strict=True)]).float()
     logits, _ = seen.model.roi_heads.box_predictor(features)
-    counts = [len(mine) for mine in boxes]
-    sure = objectness(logits.float())
-    parts = zip(boxes, torch.split(sure, counts), torch.split(features, counts), strict=True)
-    return [Proposals(*part) for part in parts]
+    return objectness(logits.float()), features
 
 
 def objectness(logits: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """The proposer: torchvision's Faster R-CNN, trained on the boxes of the source."""
 
+import itertools
 import json
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from torchvision.models.detection.rpn import AnchorGenerator
 from torchvision.ops import MultiScaleRoIAlign
 
 from pairloc.bags.backbones import Maps, Pyramid
-from pairloc.bags.batched import batch_up
-from pairloc.bags.pictures import load_picture
+from pairloc.bags.batched import BatchedTransform, batch_up
+from pairloc.bags.pictures import Packed, batches, load_picture
 from pairloc.bags.propose import propose
 from pairloc.bags.recall import covered
 from pairloc.config import ProposerSettings
@@ -32,6 +33,7 @@ from pairloc.errors import InputError
 from pairloc.files import read_json, write_json
 
 Say = Callable[[str], None]
+_MEASURED = 1000  # held-out images recall is measured on
 SETTINGS, WEIGHTS, STATE = "proposer.json", "proposer.safetensors", "training"
 
 
@@ -46,7 +48,7 @@ def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None =
     sizes = tuple(
         (settings.anchor * 2**level, round(settings.anchor * 2 ** (level + 0.5))) for level in range(settings.levels)
     )
-    return FasterRCNN(
+    model = FasterRCNN(
         pyramid,
         rpn_anchor_generator=AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * settings.levels),
         box_roi_pool=MultiScaleRoIAlign(names, output_size=settings.roi, sampling_ratio=2),
@@ -62,6 +64,8 @@ def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None =
         rpn_pre_nms_top_n_test=300,
         rpn_post_nms_top_n_test=300,
     )
+    model.transform.__class__ = BatchedTransform
+    return model
 
 
 def _on(model: FasterRCNN, device: str | torch.device) -> FasterRCNN:
@@ -110,21 +114,21 @@ def train(
     """Train on a source; resumes after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`."""
     random.seed(settings.seed)
     torch.manual_seed(settings.seed)
-    chosen, held = _held_out(dataset, truth, settings)
+    chosen, held = held_out(dataset, truth, settings)
+    taught, asked = _held_classes(dataset, truth, settings)
     model = _on(build(settings, len(dataset.classes)), device)
-    samples = Samples(dataset, truth, chosen, settings)
-    optimizer = torch.optim.SGD(
-        model.parameters(), settings.lr, momentum=0.9, weight_decay=settings.weight_decay, nesterov=True
-    )
+    samples = Samples(dataset, taught, chosen, settings)
+    optimizer = _optimizer(model, settings)
     first = _resume(out, model, optimizer, settings, device)
     out.mkdir(parents=True, exist_ok=True)
+    batches_of_epochs = samples.batches(first)
     for epoch in range(first, settings.epochs):
         start = time.perf_counter()
-        losses = _epoch(model, samples, optimizer, settings, epoch, device)
+        losses = _epoch(model, batches_of_epochs, samples.steps, optimizer, settings, epoch, device)
         seconds = time.perf_counter() - start
         row: dict[str, float] = {"epoch": epoch + 1, "images/s": len(samples) / seconds, **losses}
         if held:
-            row |= _recall(model, dataset, truth, held, device)
+            row |= _recall(model, dataset, asked, held[:_MEASURED], settings.workers, device)
         say(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
         with (out / "curves.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(row) + "\n")
@@ -134,6 +138,13 @@ def train(
     proposer = Proposer(model, settings, dataset.classes)
     proposer.save(out)
     return proposer
+
+
+def _optimizer(model: FasterRCNN, settings: ProposerSettings) -> torch.optim.Optimizer:
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), settings.lr, weight_decay=settings.weight_decay)
+    decay = settings.weight_decay
+    return torch.optim.SGD(model.parameters(), settings.lr, momentum=0.9, weight_decay=decay, nesterov=True)
 
 
 def rate(step: int, steps: int, settings: ProposerSettings) -> float:
@@ -146,11 +157,13 @@ def rate(step: int, steps: int, settings: ProposerSettings) -> float:
 
 
 class Samples(torch.utils.data.Dataset[tuple[Tensor, dict[str, Tensor]]]):
-    """Training pictures with their boxes; half of them are mirrored, by seed, epoch and index."""
+    """Training pictures with their boxes; half of them are mirrored, by seed, epoch and index.
+
+    Samples are counted through all epochs, so that one set of processes reads all of them.
+    """
 
     def __init__(self, dataset: Dataset, truth: GroundTruth, chosen: list[int], settings: ProposerSettings) -> None:
         self.dataset, self.settings, self.chosen = dataset, settings, chosen
-        self.epoch = 0
         order = np.argsort(truth.image, kind="stable")
         counts = np.bincount(truth.image, minlength=len(dataset))
         self.rows = np.split(order, np.cumsum(counts)[:-1]) if len(dataset) else []
@@ -159,8 +172,30 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, dict[str, Tensor]]]):
     def __len__(self) -> int:
         return len(self.chosen)
 
+    @property
+    def steps(self) -> int:
+        """Batches an epoch."""
+        return math.ceil(len(self) / self.settings.batch)
+
+    def batches(self, first: int) -> Iterator["Batch"]:
+        """The batches of all epochs from `first` on, each epoch in an order of its own."""
+        indices: list[list[int]] = []
+        for epoch in range(first, self.settings.epochs):
+            order = np.random.default_rng([self.settings.seed, epoch]).permutation(len(self)) + epoch * len(self)
+            indices += [
+                order[start : start + self.settings.batch].tolist()
+                for start in range(0, len(self), self.settings.batch)
+            ]
+        workers = self.settings.workers
+        return iter(
+            DataLoader(
+                self, batch_sampler=indices, num_workers=workers, collate_fn=Batch, pin_memory=torch.cuda.is_available()
+            )
+        )
+
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
-        image = self.chosen[index]
+        epoch, place = divmod(index, len(self))
+        image = self.chosen[place]
         try:
             picture = load_picture(self.dataset.path(image))
         except PictureError as error:
@@ -170,53 +205,68 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, dict[str, Tensor]]]):
         labels = torch.from_numpy(self.truth.label[rows]) + 1
         if self.settings.class_agnostic:
             labels = torch.ones_like(labels)
-        if np.random.default_rng([self.settings.seed, self.epoch, image]).random() < 0.5:
+        random = np.random.default_rng([self.settings.seed, epoch, image])
+        if random.random() < 0.5:
             picture = picture.flip(2)
             boxes = (
                 boxes[:, [2, 1, 0, 3]] * torch.tensor([-1.0, 1, -1, 1])
                 + torch.tensor([1.0, 0, 1, 0]) * picture.shape[2]
             )
+        if self.settings.crop < 1:
+            picture, boxes, seen = _cropped(picture, boxes, self.settings.crop, random)
+            labels = labels[seen]
         return picture, {"boxes": boxes, "labels": labels}
 
 
-class Packed:
-    """A batch of samples as three tensors, whatever its pictures' sizes: a process hands over tensors one by one."""
+def _cropped(
+    picture: Tensor, boxes: Tensor, least: float, random: np.random.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A random window of a picture, at least so much of its sides; the boxes half seen in it, and which they are."""
+    height, width = picture.shape[1:]
+    h, w = (max(1, math.ceil(side * random.uniform(least, 1))) for side in (height, width))
+    y, x = (int(random.integers(0, room + 1)) for room in (height - h, width - w))
+    corner = torch.tensor([x, y, x, y])
+    clipped = (boxes - corner).clamp(min=0).minimum(torch.tensor([w, h, w, h]))
+    area, seen_area = ((b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (boxes, clipped))
+    seen = seen_area > 0.5 * area
+    return picture[:, y : y + h, x : x + w], clipped[seen], seen
+
+
+class Batch:
+    """Samples as three tensors, whatever their pictures' sizes."""
 
     def __init__(self, samples: list[tuple[Tensor, dict[str, Tensor]]]) -> None:
-        self.shapes = [tuple(picture.shape) for picture, _ in samples]
+        self.pictures = Packed([picture for picture, _ in samples])
         self.counts = [len(target["labels"]) for _, target in samples]
-        self.pixels = torch.cat([picture.flatten() for picture, _ in samples])
         self.boxes = torch.cat([target["boxes"] for _, target in samples])
         self.labels = torch.cat([target["labels"] for _, target in samples])
 
+    def pin_memory(self) -> "Batch":
+        """Let a GPU fetch the pixels while it computes."""
+        self.pictures.pixels = self.pictures.pixels.pin_memory()
+        return self
+
     def to(self, device: str) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
         """The pictures in 0 ... 1 and their boxes on a device, as the network takes them."""
-        pixels = self.pixels.to(device).float() / 255
-        sizes = [math.prod(shape) for shape in self.shapes]
-        pictures = [part.view(shape) for part, shape in zip(torch.split(pixels, sizes), self.shapes, strict=True)]
         boxes, labels = (torch.split(values.to(device), self.counts) for values in (self.boxes, self.labels))
-        return pictures, [{"boxes": b, "labels": c} for b, c in zip(boxes, labels, strict=True)]
+        return self.pictures.to(device), [{"boxes": b, "labels": c} for b, c in zip(boxes, labels, strict=True)]
 
 
 def _epoch(
     model: FasterRCNN,
-    samples: Samples,
+    batches_of_epochs: Iterator[Batch],
+    steps: int,
     optimizer: torch.optim.Optimizer,
     settings: ProposerSettings,
     epoch: int,
     device: str,
 ) -> dict[str, float]:
     """One pass over the pictures; the mean of every loss."""
-    samples.epoch = epoch
     torch.manual_seed(settings.seed + epoch)
     model.train()
     freeze_statistics(model)
-    order = torch.Generator().manual_seed(settings.seed * 1000 + epoch)
-    loader = DataLoader(
-        samples, settings.batch, shuffle=True, generator=order, num_workers=settings.workers, collate_fn=Packed
-    )
     sums: dict[str, Tensor | float] = {}
-    for step, batch in enumerate(loader):
+    for step, batch in enumerate(itertools.islice(batches_of_epochs, steps)):
         pictures, targets = batch.to(device)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             losses = model(pictures, targets)
@@ -225,13 +275,13 @@ def _epoch(
         total.backward()
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * rate(epoch * len(loader) + step, settings.epochs * len(loader), settings)
+            group["lr"] = settings.lr * rate(epoch * steps + step, settings.epochs * steps, settings)
         optimizer.step()
         for name, value in losses.items():
             sums[name] = sums.get(name, 0.0) + value.detach().float()
-        if step % 50 == 0 or step == len(loader) - 1:  # a look at the numbers makes the GPU wait
+        if step % 50 == 0 or step == steps - 1:  # a look at the numbers makes the GPU wait
             _check_finite(sums, epoch, step)
-    return {name: float(value) / len(loader) for name, value in sums.items()}
+    return {name: float(value) / steps for name, value in sums.items()}
 
 
 def _check_finite(sums: dict[str, Tensor | float], epoch: int, step: int) -> None:
@@ -246,29 +296,45 @@ def freeze_statistics(model: nn.Module) -> None:
             module.eval()
 
 
-def _held_out(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[list[int], list[int]]:
-    """Images with a box to train on, and some to measure recall on."""
+def held_out(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[list[int], list[int]]:
+    """Images with a box to train on, and those the proposer never sees: recall is measured on some of them."""
     with_box = np.unique(truth.image[~truth.ignored])
     if not len(with_box):
         raise InputError("there is no box to train a proposer on")
     shuffled = np.random.default_rng(settings.seed).permutation(with_box)
-    count = min(int(len(shuffled) * settings.held_out), 1000)
-    return sorted(shuffled[count:].tolist()), sorted(shuffled[:count].tolist())
+    count = int(len(shuffled) * settings.held_out)
+    return sorted(shuffled[count:].tolist()), shuffled[:count].tolist()
+
+
+def _held_classes(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[GroundTruth, GroundTruth]:
+    """The boxes to teach and the boxes to measure recall on: the same, or those of different classes."""
+    if not settings.held_classes:
+        return truth, truth
+    if settings.held_classes >= len(dataset.classes):
+        raise InputError(f"{settings.held_classes} of {len(dataset.classes)} classes held out leave none to learn")
+    drawn = np.random.default_rng(settings.seed).permutation(len(dataset.classes))[: settings.held_classes]
+    held = np.isin(truth.label, drawn)
+    return truth.where(~held), truth.where(held)
 
 
 @torch.no_grad()
-def _recall(model: FasterRCNN, dataset: Dataset, truth: GroundTruth, held: list[int], device: str) -> dict[str, float]:
+def _recall(
+    model: FasterRCNN, dataset: Dataset, truth: GroundTruth, held: list[int], workers: int, device: str
+) -> dict[str, float]:
     """Recall of 100 proposals on held-out source images."""
     model.eval()
+    groups = [held[start : start + 16] for start in range(0, len(held), 16)]
+    paths = [dataset.path(index) for index in range(len(dataset))]
     best = []
-    for start in range(0, len(held), 16):
-        some = held[start : start + 16]
-        pictures = [load_picture(dataset.path(index)).to(device).float() / 255 for index in some]
-        for index, proposals in zip(some, propose(model, pictures, 100, 0.7), strict=True):
+    for some, read in zip(groups, batches(paths, groups, workers), strict=True):
+        for complaint in read.complaints:
+            if complaint is not None:
+                raise InputError(complaint)
+        for index, proposals in zip(some, propose(model, read.pictures.to(device), 100, 0.7), strict=True):
             own = truth.of_image(index)
             best.append(covered(proposals.double().cpu().numpy(), own.boxes[~own.ignored]))
     overlaps = np.concatenate(best)
-    return {f"recall@{iou}": float((overlaps >= iou).mean()) for iou in (0.5, 0.7)}
+    return {f"recall@{iou}": float((overlaps >= iou).mean()) for iou in (0.5, 0.7)} if len(overlaps) else {}
 
 
 def _checkpoint(
@@ -281,7 +347,7 @@ def _checkpoint(
     """Write all that the next epoch needs, under a new name first."""
     tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
     for place, entry in optimizer.state_dict()["state"].items():
-        tensors[f"momentum.{place}"] = entry["momentum_buffer"].contiguous()
+        tensors |= {f"optimizer.{place}.{name}": tensor.contiguous() for name, tensor in entry.items()}
     partial = out / f"{STATE}.partial"
     facts = {"epoch": str(epoch), "settings": settings.model_dump_json()}
     save_file(tensors, partial, metadata=facts)
@@ -307,10 +373,10 @@ def _resume(
             raise InputError(f"{out}: holds a training with other settings; name another folder, or delete this one")
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
-    state = {
-        int(n.removeprefix("momentum.")): {"momentum_buffer": t}
-        for n, t in tensors.items()
-        if n.startswith("momentum.")
-    }
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, place, entry = name.split(".")
+            state.setdefault(int(place), {})[entry] = tensor
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
     return int(facts["epoch"])

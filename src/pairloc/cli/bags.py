@@ -22,6 +22,13 @@ class Unreadable(StrEnum):
     skip = "skip"
 
 
+class Optimizer(StrEnum):
+    """How the proposer's weights are improved."""
+
+    sgd = "sgd"
+    adamw = "adamw"
+
+
 @propose_app.command("train")
 def propose_train(
     data: Data,
@@ -36,6 +43,14 @@ def propose_train(
     epochs: Annotated[int, typer.Option("--epochs")] = 6,
     batch: Annotated[int, typer.Option("--batch")] = 16,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,
+    optimizer: Annotated[Optimizer, typer.Option("--optimizer")] = Optimizer.sgd,
+    crop: Annotated[
+        float, typer.Option("--crop", help="Cut training pictures to at least this share of a side.")
+    ] = 1.0,
+    held_out: Annotated[float, typer.Option("--held-out", help="Share of the images it is never shown.")] = 0.05,
+    held_classes: Annotated[
+        int, typer.Option("--held-classes", help="Classes it is not taught, to measure recall on.")
+    ] = 0,
     workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
     device: Device = "auto",
     seed: Seed = 0,
@@ -47,7 +62,8 @@ def propose_train(
 
     values: dict[str, object] = {
         "backbone": backbone, "class_agnostic": class_agnostic, "image_size": image_size, "epochs": epochs,
-        "batch": batch, "lr": lr, "workers": workers, "seed": seed,
+        "batch": batch, "lr": lr, "optimizer": optimizer.value, "crop": crop, "held_out": held_out,
+        "held_classes": held_classes, "workers": workers, "seed": seed,
     }  # fmt: skip
     settings = settings_of(ProposerSettings, values)
     dataset, truth = read_annotated(data, format, images)
