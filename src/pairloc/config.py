@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Settings(BaseModel):
@@ -59,3 +59,73 @@ class ExtractSettings(Settings):
     shard: Annotated[int, Field(ge=1, le=100_000)] = 256  # pictures a shard
     unreadable: Literal["fail", "skip"] = "fail"
     workers: Annotated[int, Field(ge=0, le=256)] = 0
+
+
+class DescentSettings(Settings):
+    """Stochastic gradient descent on pairs of bags, as both trainings of score functions do it."""
+
+    steps: Annotated[int, Field(ge=1, le=10_000_000)] = 1500
+    pairs: Annotated[int, Field(ge=1, le=65536)] = 32  # of bags a step
+    lr: Annotated[float, Field(gt=0, le=10)] = 0.02
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    clip: Annotated[float, Field(gt=0)] = 10.0  # of the gradient's norm
+    foreground: Annotated[int, Field(ge=1, le=100)] = 3  # proposals of a bag in a step
+    background: Annotated[int, Field(ge=1, le=1000)] = 7
+    pair_loss: Literal["cross-entropy", "focal"] = "cross-entropy"
+    relation: Literal["paper", "released"] = "paper"  # the relation network's variant
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the bags the loss is watched on
+    patience: Annotated[int, Field(ge=1)] = 5  # looks at the held-out loss without a new best before the end
+    looks: Annotated[int, Field(ge=1, le=1000)] = 20  # at the held-out loss in all
+
+
+class TransferSettings(DescentSettings):
+    """The class-generic score functions, learned on the source (paper, eq. source_loss)."""
+
+    foreground_iou: Annotated[float, Field(gt=0, lt=1)] = 0.5  # with an annotated box: shows its class
+    background_iou: Annotated[float, Field(gt=0, lt=1)] = 0.5  # with every annotated box below this: shows none
+    same_class: Annotated[float, Field(gt=0, lt=1)] = 0.5  # share of the pairs of bags that share a class
+    dimensions: Annotated[int, Field(ge=0, le=8192)] = 0  # principal directions of the features; 0 keeps all
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "TransferSettings":
+        if self.background_iou > self.foreground_iou:
+            raise ValueError("background_iou is above foreground_iou: a proposal would show an object and none")
+        return self
+
+
+class LearningSettings(DescentSettings):
+    """Warm-up, then re-training and re-localization in turn (paper, sections 4 and 4.2)."""
+
+    rounds: Annotated[int, Field(ge=0, le=100)] = 3  # T
+    folds: Annotated[int, Field(ge=1, le=100)] = 4  # re-train on all but one, re-localize that one; 1 is none
+    alpha: Annotated[float, Field(ge=0)] = 1.0  # weight of the pair scores
+    alpha_scale: Literal["none", "per_bag"] = "per_bag"  # of their sum, or of their mean over the other bags
+    lambda1: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the transfer scores in the pair scores
+    lambda2: Annotated[float, Field(ge=0, le=1)] = 0.5  # the same in the unary scores
+    k: Annotated[int, Field(ge=2, le=1024)] = 4  # bags of a mini-problem
+    init: Literal["mini-problems", "unary", "random"] = "mini-problems"
+    solver: str = "trws"
+    iterations: Annotated[int, Field(ge=1)] = 100  # of the solver
+    epochs: Annotated[int, Field(ge=0)] = 10  # of ICM at most
+    features: Literal["class", "transfer", "both"] = "class"  # what the class scores see
+    dimensions: Annotated[int, Field(ge=0, le=8192)] = 0  # principal directions of them; 0 keeps all
+    foreground_iou: Annotated[float, Field(gt=0, le=1)] = 0.6  # with the selected box: foreground
+    negatives: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the pairs with a bag that lacks the tag
+    train_unary: bool = True  # otherwise the class scores are of pairs alone (needs lambda2 = 1)
+    train_pairs: bool = True  # otherwise of single proposals alone (needs alpha = 0)
+    safeguard: bool = False  # keep a re-training only if it lowers the objective (needs folds = 1)
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _not_contradictory(self) -> "LearningSettings":
+        if self.safeguard and self.folds > 1:
+            raise ValueError(
+                "safeguard and folds contradict each other: with folds there is not one objective to watch"
+            )
+        if not self.train_unary and self.lambda2 < 1:
+            raise ValueError("train_unary and lambda2 contradict each other: an untrained unary can have no weight")
+        if not self.train_pairs and self.alpha > 0:
+            raise ValueError("train_pairs and alpha contradict each other: untrained pair scores can have no weight")
+        return self

@@ -66,3 +66,12 @@ class Dataset:
             self.class_ids,
             self.folder,
         )
+
+    def places(self, other: "Dataset") -> list[int | None]:
+        """Where the images of another data set are in this one, by file; by id if no file is the same in both."""
+        by_file = {image.file: index for index, image in enumerate(self.images)}
+        found = [by_file.get(image.file) for image in other.images]
+        if any(place is not None for place in found):
+            return found
+        by_id = {image.id: index for index, image in enumerate(self.images)}
+        return [by_id.get(image.id) for image in other.images]

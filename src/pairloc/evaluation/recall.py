@@ -23,12 +23,12 @@ def recall_of_store(
 
     Also the share of images whose class is covered: of a class's images, those with one of its boxes covered.
     """
-    place = {image.id: index for index, image in enumerate(store.dataset.images)}
-    missing = [image.id for image in dataset.images if image.id not in place]
+    places = store.dataset.places(dataset)
+    missing = [image.file for image, place in zip(dataset.images, places, strict=True) if place is None]
     if missing:
-        raise InputError(f"{store.path}: has no bag of image {missing[0]!r} of the truth ({len(missing)} are missing)")
+        raise InputError(f"{store.path}: has no bag of {missing[0]} of the truth ({len(missing)} are missing)")
     rows = np.flatnonzero(~truth.ignored)
-    image = np.array([place[dataset.images[i].id] for i in truth.image[rows].tolist()], dtype=np.int64)
+    image = np.array([places[i] for i in truth.image[rows].tolist()], dtype=np.int64)
     needed = set(image.tolist())
     empty = np.zeros((0, 4))
     proposals = [store.bag(i).boxes.astype(np.float64) if i in needed else empty for i in range(len(store))]

@@ -59,12 +59,20 @@ class RelationScores(nn.Module):
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores of all pairs, with gradients: (n, L, d), (n, R, d) -> (n, L, R, classes)."""
+        scores: Tensor = self.score(self.embed(left, right))
+        return scores
+
+    def of_classes(self, left: Tensor, right: Tensor, labels: Tensor) -> Tensor:
+        """The same for one class a row, `labels` (n,): (n, L, d), (n, R, d) -> (n, L, R)."""
+        weight, bias = self.score.weight[labels], self.score.bias[labels]  # (n, d), (n,)
+        return torch.einsum("nlrd,nd->nlr", self.embed(left, right), weight) + bias[:, None, None]
+
+    def embed(self, left: Tensor, right: Tensor) -> Tensor:
+        """E(e, e') of all pairs: (n, L, d), (n, R, d) -> (n, L, R, width)."""
         left, right = self._trunk(left), self._trunk(right)
         tanh = self._paired(self.tanh, self.tanh_norm, left, right)  # (n, L, R, d)
         gate = self._paired(self.gate, self.gate_norm, left, right)
-        embedded = torch.tanh(tanh) * torch.sigmoid(gate) + (left[:, :, None] + right[:, None]) / 2
-        scores: Tensor = self.score(embedded)
-        return scores
+        return torch.tanh(tanh) * torch.sigmoid(gate) + (left[:, :, None] + right[:, None]) / 2
 
     def _trunk(self, features: Tensor) -> Tensor:
         if self.trunk is None:

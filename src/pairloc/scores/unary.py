@@ -16,6 +16,10 @@ class UnaryScores(nn.Module):
         scores: Tensor = self.linear(features)
         return scores
 
+    def of_classes(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Scores for one class a row, `labels` (n,), with gradients: (n, m, d) -> (n, m)."""
+        return torch.einsum("nmd,nd->nm", features, self.linear.weight[labels]) + self.linear.bias[labels][:, None]
+
     @torch.no_grad()
     def of_class(self, features: Tensor, label: int = 0) -> Tensor:
         """Scores of proposals for one class: (..., d) -> (...)."""

@@ -1,0 +1,88 @@
+"""Bags as padded tensors: what the training loops and re-localization work on."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pairloc.bags.store import Bag, BagStore
+from pairloc.learning.reduction import Reduction
+
+Kind = Literal["transfer", "class", "both"]
+_FITTED = 512  # bags a reduction is fitted to
+
+
+class Bags:
+    """The N bags of a store, or some of them, with the features one side uses; B is the largest bag's size.
+
+    Boxes are always held. Features are held on the device, reduced, if they fit into `memory` bytes; else they are
+    read from the store, which is mapped, whenever they are asked for.
+    """
+
+    def __init__(
+        self,
+        store: BagStore,
+        kind: Kind,
+        *,
+        reduction: Reduction | None = None,
+        dimensions: int = 0,
+        indices: Sequence[int] | None = None,
+        device: str | torch.device = "cpu",
+        memory: int = 8 << 30,
+        seed: int = 0,
+    ) -> None:
+        self.store, self.kind, self.device = store, kind, torch.device(device)
+        self.indices = list(range(len(store))) if indices is None else list(indices)
+        bags = [store.bag(index) for index in self.indices]
+        counts = torch.tensor([len(bag.boxes) for bag in bags], dtype=torch.int64)
+        self.count, self.size = len(bags), max(1, int(counts.max()) if bags else 1)  # N, B
+        valid = torch.arange(self.size) < counts[:, None]
+        boxes, objectness = torch.zeros(self.count, self.size, 4), torch.zeros(self.count, self.size)
+        for row, bag in enumerate(bags):
+            boxes[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.boxes))
+            objectness[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.objectness))
+        self.boxes, self.objectness, self.valid = (t.to(self.device) for t in (boxes, objectness, valid))
+        self.reduction = (reduction or self._fit(dimensions, seed)).to(self.device)
+        self._held: Tensor | None = None
+        if self.count * self.size * self.d * 4 <= memory:
+            held = torch.empty(self.count, self.size, self.d, device=self.device)
+            for start in range(0, self.count, 256):
+                rows = torch.arange(start, min(start + 256, self.count))
+                held[start : start + 256] = self._read(rows)
+            self._held = held
+
+    @property
+    def d(self) -> int:
+        """Dimensions of a feature."""
+        return self.reduction.d
+
+    def features(self, bags: Tensor) -> Tensor:
+        """All proposals of some bags (n,) -> (n, B, d); zeros where a bag has fewer."""
+        return self._read(bags) if self._held is None else self._held[bags.to(self.device)]
+
+    def chosen(self, bags: Tensor, proposals: Tensor) -> Tensor:
+        """Some proposals (n, m) of bags (n,) -> (n, m, d)."""
+        if self._held is None:
+            features = self._read(bags)
+            return features.gather(1, proposals.to(self.device)[..., None].expand(-1, -1, self.d))
+        return self._held[bags.to(self.device)[:, None], proposals.to(self.device)]
+
+    def _raw(self, bag: Bag) -> Tensor:
+        parts = {"transfer": [bag.transfer], "class": [bag.class_features], "both": [bag.transfer, bag.class_features]}
+        return torch.from_numpy(np.concatenate(parts[self.kind], axis=1))
+
+    def _read(self, bags: Tensor) -> Tensor:
+        raw = [self._raw(self.store.bag(self.indices[row])) for row in bags.tolist()]
+        out = torch.zeros(len(raw), self.size, self.d, device=self.device)
+        if raw:
+            flat = self.reduction(torch.cat(raw).to(self.device))
+            for row, part in zip(out, torch.split(flat, [len(entry) for entry in raw]), strict=True):
+                row[: len(part)] = part
+        return out
+
+    def _fit(self, dimensions: int, seed: int) -> Reduction:
+        some = np.random.default_rng(seed).permutation(self.count)[:_FITTED]
+        rows = [self._raw(self.store.bag(self.indices[row])) for row in sorted(some.tolist())]
+        return Reduction.fit(torch.cat(rows), dimensions)

@@ -1,0 +1,55 @@
+"""The score functions of both sides, as they are trained, kept and mixed."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from pairloc.config import LearningSettings, TransferSettings
+from pairloc.errors import InputError
+from pairloc.files import read_json, write_json
+from pairloc.learning.reduction import Reduction
+from pairloc.scores.relation import RelationScores
+from pairloc.scores.unary import UnaryScores
+
+WEIGHTS, SETTINGS = "transfer.safetensors", "transfer.json"
+
+
+class TransferScores(nn.Module):
+    """psi^U and psi^P, and the reduction of the features they were learned on."""
+
+    def __init__(self, reduction: Reduction, settings: TransferSettings) -> None:
+        super().__init__()
+        self.reduction, self.settings = reduction, settings
+        self.unary = UnaryScores(reduction.d)
+        self.relation = RelationScores(reduction.d, variant=settings.relation)
+
+    def save(self, folder: Path) -> None:
+        """Write weights and settings."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {"reduction.mean": self.reduction.mean, "reduction.matrix": self.reduction.matrix}
+        save_file({n: t.contiguous().cpu() for n, t in (tensors | self.state_dict()).items()}, folder / WEIGHTS)
+        write_json(folder / SETTINGS, self.settings.model_dump(), indent=1)
+
+    @classmethod
+    def load(cls, folder: Path) -> "TransferScores":
+        """Read what `save` wrote."""
+        content = read_json(folder / SETTINGS)
+        try:
+            settings = TransferSettings.model_validate(content)
+            tensors = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
+            scores = cls(Reduction(tensors.pop("reduction.mean"), tensors.pop("reduction.matrix")), settings)
+            scores.load_state_dict(tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+            raise InputError(f"{folder}: does not hold transfer scores ({str(error).splitlines()[0][:120]})") from error
+        return scores.eval()
+
+
+class ClassScores(nn.Module):
+    """psi^U_c and psi^P_c of all classes; the embedding of pairs is shared."""
+
+    def __init__(self, d: int, classes: int, settings: LearningSettings) -> None:
+        super().__init__()
+        self.unary = UnaryScores(d, classes)
+        self.relation = RelationScores(d, classes, settings.relation)

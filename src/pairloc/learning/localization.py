@@ -1,0 +1,111 @@
+"""Re-localization of a class as learning asks for it: with mixed scores, of all its bags or of those held out."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pairloc.config import LearningSettings
+from pairloc.inference.relocalize import PairScores, Relocalization, relocalize
+from pairloc.learning.functions import ClassScores, TransferScores
+from pairloc.learning.target import Target
+from pairloc.scores.mix import MixedPairs, mix_unary
+from pairloc.scores.pairs import PairScorer
+
+
+def mixed_scores(
+    target: Target, transfer: TransferScores, own: ClassScores | None, label: int, settings: LearningSettings
+) -> tuple[Tensor, PairScores]:
+    """Unary scores (M, B) and pair scores of a class's positive bags; by the transfer scores alone without `own`."""
+    bags = target.positives[label]
+    lambda1, lambda2 = (settings.lambda1, settings.lambda2) if own is not None else (1.0, 1.0)
+    seen, seen_own = target.transfer.features(bags), target.own.features(bags) if own is not None else None
+    unary = transfer.unary.of_class(seen)
+    generic = PairScorer(transfer.relation, seen) if lambda1 > 0 and settings.alpha > 0 else None
+    special = None
+    if own is not None and seen_own is not None:
+        unary = mix_unary(own.unary.of_class(seen_own, label), unary, lambda2)
+        special = PairScorer(own.relation, seen_own, label=label) if lambda1 < 1 and settings.alpha > 0 else None
+    valid = target.transfer.valid[bags.to(target.transfer.device)]
+    pairs: PairScores = MixedPairs(special, generic, lambda1) if settings.alpha > 0 else _NoPairs(unary)
+    return unary.masked_fill(~valid, -torch.inf), pairs
+
+
+class _NoPairs:
+    """Pair scores of no weight: alpha = 0."""
+
+    def __init__(self, unary: Tensor) -> None:
+        self._unary = unary  # (M, B)
+
+    def block(self, left: Tensor, right: Tensor) -> Tensor:
+        """Zeros (n, B, B)."""
+        b = self._unary.shape[1]
+        return self._unary.new_zeros(len(left), b, b)
+
+    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Zeros (n, B)."""
+        return self._unary.new_zeros(len(bags), self._unary.shape[1])
+
+
+class _Some:
+    """The pair scores of some bags among all."""
+
+    def __init__(self, pairs: PairScores, bags: Tensor) -> None:
+        self._pairs, self._bags = pairs, bags  # (m,)
+
+    def block(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairScores`."""
+        return self._pairs.block(self._bags[left], self._bags[right])
+
+    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """See `PairScores`."""
+        return self._pairs.against(self._bags[bags], self._bags[chosen_bags], chosen, weights)
+
+
+def relocalize_class(
+    unary: Tensor, pairs: PairScores, settings: LearningSettings, before: Tensor | None, seed: int
+) -> Relocalization:
+    """Select a proposal for every bag: mini-problems, then ICM; never of a higher energy than `before`."""
+    return relocalize(
+        unary, pairs, alpha=settings.alpha, alpha_scale=settings.alpha_scale, k=settings.k, init=settings.init,
+        solver=settings.solver, iterations=settings.iterations, epochs=settings.epochs, seed=seed, previous=before,
+    )  # fmt: skip
+
+
+def relocalize_held(
+    unary: Tensor, pairs: PairScores, settings: LearningSettings, before: Tensor, held: Tensor
+) -> Relocalization:
+    """Select anew for the bags held out (M,) while the others keep their proposal of `before` (M,).
+
+    What the others add to a held-out bag's scores is part of its unary scores; their best proposal is the start of ICM.
+    """
+    m, device = len(unary), unary.device
+    own, rest = (torch.nonzero(mask)[:, 0].to(device) for mask in (held, ~held))
+    weight = weight_of_pairs(m, settings)
+    conditional = unary[own]
+    if len(rest) and weight:
+        chosen = before.to(device)[rest]
+        conditional = conditional + weight * pairs.against(own, rest, chosen, torch.ones(len(rest), device=device))
+    found = relocalize(
+        conditional, _Some(pairs, own), alpha=weight, alpha_scale="none", init="unary", epochs=settings.epochs,
+        previous=before.to(device)[own],
+    )  # fmt: skip
+    selection = before.to(device).clone()
+    selection[own] = found.selection
+    gaps = torch.full((m,), torch.nan, dtype=torch.float64)
+    gaps[own.cpu()] = found.gaps
+    return replace(found, selection=selection, gaps=gaps, mini_gaps=torch.full_like(gaps, torch.nan),
+                   certified=torch.zeros(m, dtype=torch.bool))  # fmt: skip
+
+
+def energy(unary: Tensor, pairs: PairScores, settings: LearningSettings, selection: Tensor) -> float:
+    """The energy of a selection."""
+    kept = relocalize(
+        unary, pairs, alpha=settings.alpha, alpha_scale=settings.alpha_scale, init=selection.to(unary.device), epochs=0
+    )
+    return kept.energy
+
+
+def weight_of_pairs(bags: int, settings: LearningSettings) -> float:
+    """The weight of a pair score among so many bags."""
+    return settings.alpha / max(bags - 1, 1) if settings.alpha_scale == "per_bag" else settings.alpha

@@ -1,0 +1,56 @@
+"""The target as learning sees it: bags, tags, and a selection. There are no boxes of ground truth here."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pairloc.errors import InputError
+from pairloc.learning.bags import Bags
+
+Selection = tuple[Tensor, ...]  # a class: the chosen proposal (M,) of each of its positive bags
+
+
+@dataclass(frozen=True)
+class Target:
+    """The tagged bags, with the features of both sides."""
+
+    transfer: Bags  # as the transfer scores see them
+    own: Bags  # as the class scores see them
+    classes: tuple[str, ...]
+    positives: tuple[Tensor, ...]  # a class: its tagged bags (M,) that have proposals, ascending
+    tagged: Tensor  # (N, C)
+
+    @classmethod
+    def of(cls, transfer: Bags, own: Bags) -> "Target":
+        """The target of a store."""
+        dataset = transfer.store.dataset.subset(transfer.indices)
+        tagged = torch.zeros(transfer.count, len(dataset.classes), dtype=torch.bool)
+        for row, tags in enumerate(dataset.tags):
+            tagged[row, list(tags)] = True
+        if not tagged.any():
+            raise InputError("no picture of the target has a tag")
+        filled = transfer.valid.any(dim=1).cpu()
+        positives = tuple(torch.nonzero(column & filled)[:, 0] for column in tagged.T)
+        return cls(transfer, own, dataset.classes, positives, tagged)
+
+    def boxes(self, selection: Selection, label: int) -> Tensor:
+        """The selected boxes of a class: (M, 4)."""
+        chosen = selection[label].to(self.transfer.device)
+        return self.transfer.boxes[self.positives[label].to(self.transfer.device), chosen]
+
+
+def fold_of_bags(target: Target, folds: int, seed: int) -> Tensor:
+    """A fold 0 ... folds - 1 for every bag, so that every class is spread over them as evenly as its tags allow: (N,).
+
+    Bags are dealt out class by class, the rarest first; a bag with several tags goes with its rarest.
+    """
+    random = np.random.default_rng(seed)
+    fold = np.full(target.transfer.count, -1)
+    for label in sorted(range(len(target.classes)), key=lambda c: (len(target.positives[c]), c)):
+        free = [bag for bag in target.positives[label].tolist() if fold[bag] < 0]
+        fold[random.permutation(free).astype(int)] = (np.arange(len(free)) + random.integers(folds)) % folds
+    rest = np.flatnonzero(fold < 0)
+    fold[random.permutation(rest)] = np.arange(len(rest)) % folds
+    return torch.from_numpy(fold)

@@ -1,0 +1,145 @@
+"""Knowledge transfer (paper, section 4.2): class-generic unary and pair scores, learned on the source's boxes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pairloc.bags.batched import pair_iou
+from pairloc.config import TransferSettings
+from pairloc.data.dataset import Dataset
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.errors import InputError
+from pairloc.learning.bags import Bags
+from pairloc.learning.descent import Curve, descend
+from pairloc.learning.functions import TransferScores
+from pairloc.learning.losses import mean_loss
+from pairloc.learning.sampling import Sample, draw
+
+BACKGROUND, NEITHER = -1, -2
+_LOOK = 256  # pairs of bags the held-out loss is measured on
+
+
+def label_proposals(bags: Bags, dataset: Dataset, truth: GroundTruth, settings: TransferSettings) -> Tensor:
+    """The class of every proposal of the source, by IoU with its annotated boxes: (N, B).
+
+    BACKGROUND where it shows none, NEITHER where it is in between, covers what does not count, or is padding.
+    """
+    places = dataset.places(bags.store.dataset.subset(bags.indices))
+    labels = torch.full((bags.count, bags.size), NEITHER)
+    order = np.argsort(truth.image, kind="stable")
+    starts = np.searchsorted(truth.image[order], np.arange(len(dataset) + 1))
+    boxes = bags.boxes.cpu()
+    for row, image in enumerate(places):
+        if image is None:
+            raise InputError(f"{bags.store.path}: has a bag whose image is not among the source's annotations")
+        own = order[starts[image] : starts[image + 1]]
+        overlap = pair_iou(boxes[row][None].double(), torch.from_numpy(truth.boxes[own]).reshape(1, -1, 4))[0]  # (B, G)
+        ignored = torch.from_numpy(truth.ignored[own])
+        counting = overlap.masked_fill(ignored, 0.0)
+        best, place = counting.max(dim=1) if len(own) else (torch.zeros(bags.size), torch.zeros(bags.size).long())
+        crowd = (overlap * ignored).amax(dim=1) if len(own) else torch.zeros(bags.size)
+        labels[row] = torch.where(
+            (best < settings.background_iou) & (crowd < settings.background_iou), BACKGROUND, NEITHER
+        )
+        hit = best >= settings.foreground_iou
+        if len(own):
+            labels[row] = torch.where(hit, torch.from_numpy(truth.label[own])[place], labels[row])
+    return labels.masked_fill(~bags.valid.cpu(), NEITHER).to(bags.device)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Bags with a class each: what is foreground in them."""
+
+    left: Tensor  # (n,)
+    right: Tensor  # (n,)
+    left_class: Tensor  # (n,)
+    right_class: Tensor  # (n,)
+
+
+class _Drawer:
+    """Pairs of bags: a share of them show a class both, the others do not."""
+
+    def __init__(self, labels: Tensor, bags: Tensor, same_class: float, seed: int) -> None:
+        self.labels, self.same_class = labels, same_class
+        self.random = np.random.default_rng(seed)
+        table = labels[bags.to(labels.device)].cpu()
+        self.shown = {
+            int(bag): sorted(set(row[row >= 0].tolist())) for bag, row in zip(bags.tolist(), table, strict=True)
+        }
+        self.shown = {bag: classes for bag, classes in self.shown.items() if classes}
+        self.bags = sorted(self.shown)
+        self.of_class: dict[int, list[int]] = {}
+        for bag in self.bags:
+            for c in self.shown[bag]:
+                self.of_class.setdefault(c, []).append(bag)
+
+    def draw(self, count: int) -> _Pairs:
+        """So many pairs."""
+        rows = []
+        for _ in range(count):
+            left = self.bags[self.random.integers(len(self.bags))]
+            c = self.shown[left][self.random.integers(len(self.shown[left]))]
+            others = self.of_class[c]
+            if self.random.random() < self.same_class and len(others) > 1:
+                right, of_right = self._other(others, left), c
+            else:
+                right = self._other(self.bags, left)
+                of_right = self.shown[right][self.random.integers(len(self.shown[right]))]
+            rows.append((left, right, c, of_right))
+        columns = torch.tensor(rows, device=self.labels.device).T
+        return _Pairs(*columns)
+
+    def _other(self, bags: list[int], than: int) -> int:
+        while (found := bags[self.random.integers(len(bags))]) == than:
+            pass
+        return found
+
+
+def learn_transfer(bags: Bags, labels: Tensor, settings: TransferSettings) -> tuple[TransferScores, Curve]:
+    """Train psi^U and psi^P on source bags whose proposals have labels (N, B) (paper, eq. source_loss).
+
+    The two functions share no weights, so alpha, which weighs their losses, changes nothing but their learning rates:
+    each is trained by its mean loss.
+    """
+    torch.manual_seed(settings.seed)
+    scores = TransferScores(bags.reduction, settings).to(bags.device)
+    with_object = torch.nonzero((labels >= 0).any(dim=1))[:, 0].cpu()
+    shuffled = with_object[torch.from_numpy(np.random.default_rng(settings.seed).permutation(len(with_object)))]
+    if len(shuffled) < 2:
+        raise InputError("the source has fewer than two images whose proposals show an annotated object")
+    count = min(int(len(shuffled) * settings.held_out), len(shuffled) - 2)
+    held, train = shuffled[:count], shuffled[count:]
+    generator = torch.Generator(bags.device).manual_seed(settings.seed)
+    drawer = _Drawer(labels, train, settings.same_class, settings.seed)
+
+    def loss() -> Tensor:
+        return _loss(scores, bags, labels, drawer.draw(settings.pairs), generator)
+
+    def held_out() -> Tensor:
+        again = torch.Generator(bags.device).manual_seed(settings.seed + 1)
+        pairs = _Drawer(labels, held, settings.same_class, settings.seed + 1).draw(_LOOK)
+        return _loss(scores, bags, labels, pairs, again)
+
+    watched = held_out if len(held) > 1 else None
+    return scores, descend(scores, loss, watched, settings, what="transfer scores")
+
+
+def _loss(scores: TransferScores, bags: Bags, labels: Tensor, pairs: _Pairs, generator: torch.Generator) -> Tensor:
+    settings = scores.settings
+    sides = []
+    for index, focus in ((pairs.left, pairs.left_class), (pairs.right, pairs.right_class)):
+        own = labels[index]
+        counts = (settings.foreground, settings.background)
+        shown = own == focus[:, None]
+        sample: Sample = draw(shown, (own != NEITHER) & ~shown, counts, generator)
+        sides.append((bags.chosen(index, sample.proposals), own.gather(1, sample.proposals), sample.drawn))
+    (left, left_label, left_drawn), (right, right_label, right_drawn) = sides
+    related = (left_label[:, :, None] == right_label[:, None]) & (left_label >= 0)[:, :, None]
+    both = left_drawn[:, :, None] & right_drawn[:, None]
+    pair = mean_loss(scores.relation(left, right)[..., 0], related, both, settings.pair_loss)
+    is_object = torch.cat([left_label, right_label]) >= 0
+    drawn = torch.cat([left_drawn, right_drawn])
+    return pair + mean_loss(scores.unary(torch.cat([left, right]))[..., 0], is_object, drawn)
