@@ -1,5 +1,6 @@
 """Settings: typed, frozen, and strict about keys they do not know."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -34,10 +35,10 @@ class ProposerSettings(Settings):
     head: Annotated[int, Field(ge=8, le=4096)] = 1024  # width of the box head, and d of the transferred feature
     sampled_rois: Annotated[int, Field(ge=8, le=2048)] = 256  # regions a training image
     crop: Annotated[float, Field(gt=0, le=1)] = 1.0  # a training picture is cut to at least this share of its sides
-    epochs: Annotated[int, Field(ge=1, le=1000)] = 6
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 3  # longer, it learns to reject what it was not taught
     batch: Annotated[int, Field(ge=1, le=1024)] = 16
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    lr: Annotated[float, Field(gt=0, le=10)] = 0.01
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    lr: Annotated[float, Field(gt=0, le=10)] = 5e-4  # for sgd take 0.01
     schedule: Literal["cosine", "step"] = "cosine"
     warm_up: Annotated[int, Field(ge=0)] = 200  # steps in which the learning rate rises
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
@@ -129,3 +130,73 @@ class LearningSettings(DescentSettings):
         if not self.train_pairs and self.alpha > 0:
             raise ValueError("train_pairs and alpha contradict each other: untrained pair scores can have no weight")
         return self
+
+
+class DataSettings(Settings):
+    """Where source and target come from: generated scenes, or files in any format the readers know."""
+
+    scenes: SceneSettings | None = None
+    source: Path | None = None  # annotations
+    source_images: Path | None = None
+    target: Path | None = None  # tags; boxes, where the file has any, are not looked at
+    target_images: Path | None = None
+    truth: Path | None = None  # boxes of the target, for evaluation alone
+    allow_overlap: bool = False  # classes that are in source and target
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "DataSettings":
+        if self.scenes is not None and (self.source or self.target or self.truth):
+            raise ValueError("data.scenes and data.source contradict each other: scenes bring their own files")
+        if self.scenes is None and not (self.source and self.target):
+            raise ValueError("data.source and data.target are both needed (or data.scenes)")
+        return self
+
+
+class RunSettings(Settings):
+    """A whole run, as a TOML file has it."""
+
+    data: DataSettings
+    proposer: ProposerSettings = ProposerSettings()
+    extract: ExtractSettings = ExtractSettings()
+    transfer: TransferSettings = TransferSettings()
+    learning: LearningSettings = LearningSettings()
+    methods: tuple[str, ...] = ("warm-up-unary", "warm-up", "unary", "full")
+    transfer_images: Annotated[int, Field(ge=2)] = 5000  # source images at most the transfer scores learn from
+    seed: Annotated[int, Field(ge=0)] = 0  # of every part that is not given one of its own
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    memory: Annotated[float, Field(gt=0)] = 8.0  # GB of features held at a time
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    # what the paper says of its COCO experiment
+    "paper": {"rounds": 5, "folds": 1, "k": 4, "alpha": 1.0, "alpha_scale": "none"},
+    # where the authors' released program differs
+    "released": {
+        "rounds": 2, "folds": 10, "k": 4, "alpha": 1.0, "alpha_scale": "none", "lambda1": 0.25, "lambda2": 1.0,
+        "train_unary": False, "pair_loss": "focal", "relation": "released", "solver": "greedy-tree", "epochs": 1,
+        "foreground_iou": 0.7, "foreground": 2, "background": 8, "lr": 0.01, "pairs": 4,
+    },
+}  # fmt: skip
+
+# The whole method on generated scenes, for two CPU cores; configs/demo.toml is the same as a file.
+DEMO: dict[str, object] = {
+    "data": {"scenes": {"source_images": 1000, "target_images": 400}},
+    "proposer": {
+        "image_size": 128, "pyramid": 64, "levels": 3, "roi": 5, "head": 256, "sampled_rois": 64, "lr": 1e-3,
+        "warm_up": 30, "epochs": 4, "held_out": 0.05,
+    },
+    "extract": {"proposals": 50},
+    "transfer": {"dimensions": 128, "steps": 600, "lr": 0.05},
+    "learning": {
+        "features": "both", "dimensions": 128, "steps": 300, "lr": 0.02, "rounds": 2, "folds": 3, "k": 8, "alpha": 4.0,
+        "lambda1": 0.9, "lambda2": 0.25,
+    },
+    "transfer_images": 800,
+}  # fmt: skip
+# What `--fast` changes in it, for CI: less of everything.
+FAST: dict[str, dict[str, object]] = {
+    "data": {"scenes": {"source_images": 300, "target_images": 100}},
+    "proposer": {"epochs": 2},
+    "transfer": {"steps": 200},
+    "learning": {"steps": 60, "rounds": 1, "folds": 2, "k": 4},
+}

@@ -40,10 +40,10 @@ def propose_train(
     ] = "efficientnet-lite0",
     class_agnostic: Annotated[bool, typer.Option("--class-agnostic", help="Learn one class, object.")] = False,
     image_size: Annotated[int, typer.Option("--image-size", help="Pixels of the longer side.")] = 320,
-    epochs: Annotated[int, typer.Option("--epochs")] = 6,
+    epochs: Annotated[int, typer.Option("--epochs")] = 3,
     batch: Annotated[int, typer.Option("--batch")] = 16,
-    lr: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,
-    optimizer: Annotated[Optimizer, typer.Option("--optimizer")] = Optimizer.sgd,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate; for sgd take 0.01.")] = 5e-4,
+    optimizer: Annotated[Optimizer, typer.Option("--optimizer")] = Optimizer.adamw,
     crop: Annotated[
         float, typer.Option("--crop", help="Cut training pictures to at least this share of a side.")
     ] = 1.0,

@@ -210,17 +210,3 @@ def export(
         dataset, found = read_boxes(boxes, format, images)
         write(to, folder, dataset, found, images)
     print(f"wrote {out}: {len(found)} boxes of {len(dataset)} images as {to}")
-
-
-def demo(
-    out: Annotated[Path, typer.Option("--out", help="The folder to write.")] = Path("demo"), seed: Seed = 0
-) -> None:
-    """Run what stands of the method on generated scenes. So far: the scenes themselves, looked over by the doctor."""
-    from pairloc.data.doctor import examine
-
-    _write_scenes(out, seed=seed)
-    report = examine(out)
-    print()
-    _print_report(report, most=3)
-    if not report.usable:
-        raise typer.Exit(1)

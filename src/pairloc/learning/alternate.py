@@ -1,7 +1,7 @@
 """Alternating optimisation (paper, section 4): warm-up, then re-train and re-localize in turn on one objective."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -24,7 +24,7 @@ class HalfStep:
 
     round: int  # 0 is the warm-up
     step: str  # "re-train" or "re-localize"
-    objective: float  # of all classes; NaN with folds, where there is not one
+    objective: float | None  # of all classes; None with folds, where there is not one
     changed: int  # bags that got another proposal
     kept: bool  # False for a re-training the safeguard threw away
     seconds: float
@@ -35,7 +35,7 @@ class State:
     """All that the next round needs, and all that came out."""
 
     selection: Selection
-    results: tuple[Relocalization | None, ...]  # of every class; None where it has no bag
+    gaps: tuple[Tensor, ...]  # a class: how much worse the next best proposal of each bag is (M,)
     fold: Tensor  # (N,) of every bag
     scores: tuple[ClassScores, ...] = ()  # of every fold
     history: tuple[HalfStep, ...] = ()
@@ -72,27 +72,26 @@ class Alternation:
     def warm_up(self) -> State:
         """The first re-localization, by the transfer scores alone (lambda1 = lambda2 = 1)."""
         start = time.perf_counter()
-        fold = fold_of_bags(self.target, self.settings.folds, self.settings.seed)
-        results = [self._relocalize(label, None, None, None) for label in range(len(self.target.classes))]
-        state = State(_selection(results), tuple(results), fold)
-        return self._note(state, 0, "re-localize", sum(map(len, self.target.positives)), start)
+        none = tuple(torch.zeros(len(bags), dtype=torch.int64) for bags in self.target.positives)
+        state = State(none, (), fold_of_bags(self.target, self.settings.folds, self.settings.seed))
+        state = self._relocalize(replace(state, gaps=tuple(map(torch.zeros_like, none))), fold=None)
+        return self._note(state, 0, "re-localize", sum(map(len, none)), start)
 
     def round(self, state: State) -> State:
         """Re-train on the selection without each fold, then re-localize that fold with what was learned."""
-        start, number, folds = time.perf_counter(), state.n_iter + 1, self.settings.folds
-        scores = [self._retrain(state, fold, number) for fold in range(folds)]
-        trained = replace(state, scores=tuple(scores))
-        trained, kept = self._safeguarded(state, trained)
-        trained = self._note(trained, number, "re-train", 0, start, kept=kept)
+        number, folds = state.n_iter + 1, range(self.settings.folds)
         start = time.perf_counter()
-        new = trained
-        for fold in range(folds):
-            new = self._relocalized(new, fold)
-        changed = sum(int((a != b).sum()) for a, b in zip(new.selection, state.selection, strict=True))
-        new = self._note(new, number, "re-localize", changed, start)
-        return replace(new, converged=changed == 0)
+        trained, kept = self._safeguard(state, replace(state, scores=tuple(self._retrain(state, f) for f in folds)))
+        trained = self._note(trained, number, "re-train", 0, start, kept=kept)
+        start, moved = time.perf_counter(), trained
+        for fold in folds:
+            moved = self._relocalize(moved, fold)
+        changed = sum(int((a != b).sum()) for a, b in zip(moved.selection, state.selection, strict=True))
+        return replace(self._note(moved, number, "re-localize", changed, start), converged=changed == 0)
 
-    def _retrain(self, state: State, fold: int, number: int) -> ClassScores:
+    def _retrain(self, state: State, fold: int) -> ClassScores:
+        """The class scores learned from all bags but those of a fold."""
+        number = state.n_iter + 1
         seen = state.fold != fold if self.settings.folds > 1 else torch.ones_like(state.fold, dtype=torch.bool)
         seed = self.settings.seed + 1000 * number + fold
         scores, curve = retrain(self.target, state.selection, self.settings, allowed=seen, seed=seed)
@@ -102,41 +101,37 @@ class Alternation:
             self.say(f"round {number}, fold {fold + 1}: held-out loss {loss:.4f} after {step:.0f} steps")
         return scores
 
-    def _relocalized(self, state: State, fold: int) -> State:
-        """The state after the re-localization of one fold of every class."""
-        selection, results = list(state.selection), list(state.results)
+    def _relocalize(self, state: State, fold: int | None) -> State:
+        """Select anew in the bags of a fold, by scores that never saw them; in all bags without folds or before."""
+        selection, gaps = list(state.selection), list(state.gaps)
         for label, bags in enumerate(self.target.positives):
-            held = state.fold[bags] == fold if self.settings.folds > 1 else None
-            if held is not None and not held.any():
+            own = state.scores[fold] if fold is not None and state.scores else None
+            held = state.fold[bags] == fold if fold is not None and self.settings.folds > 1 else None
+            if not len(bags) or (held is not None and not held.any()):
                 continue
-            found = self._relocalize(label, state.scores[fold], state.selection[label], held)
-            if found is not None:
-                results[label] = found
-                selection[label] = found.selection.cpu()
-        return replace(state, selection=tuple(selection), results=tuple(results))
+            unary, pairs = mixed_scores(self.target, self.transfer, own, label, self.settings)
+            found: Relocalization
+            if held is None:
+                before = None if fold is None else selection[label]
+                found = relocalize_class(unary, pairs, self.settings, before, self.settings.seed + label)
+            else:
+                found = relocalize_held(unary, pairs, self.settings, selection[label], held)
+            selection[label] = found.selection.cpu()
+            gaps[label] = found.gaps if held is None else torch.where(held, found.gaps, gaps[label])
+        return replace(state, selection=tuple(selection), gaps=tuple(gaps))
 
-    def _relocalize(
-        self, label: int, scores: ClassScores | None, before: Tensor | None, held: Tensor | None
-    ) -> Relocalization | None:
-        """A class's whole selection; or that of its bags held out (M,), while the others stay as they are."""
-        if not len(self.target.positives[label]):
-            return None
-        unary, pairs = mixed_scores(self.target, self.transfer, scores, label, self.settings)
-        seed = self.settings.seed + label
-        if held is None or before is None:
-            return relocalize_class(unary, pairs, self.settings, before, seed)
-        return relocalize_held(unary, pairs, self.settings, before, held)
-
-    def _safeguarded(self, before: State, after: State) -> tuple[State, bool]:
+    def _safeguard(self, before: State, after: State) -> tuple[State, bool]:
         """With the safeguard on, a re-training that does not lower the objective is thrown away."""
-        if not self.settings.safeguard or self.measure(after) < before.history[-1].objective:
+        last = before.history[-1].objective
+        new = self.measure(after) if self.settings.safeguard else None
+        if new is None or last is None or new < last:
             return after, True
         return replace(after, scores=before.scores), False
 
-    def measure(self, state: State) -> float:
-        """The objective of scores and selection, summed over classes; NaN with folds."""
+    def measure(self, state: State) -> float | None:
+        """The objective of scores and selection, summed over classes."""
         if self.settings.folds > 1:
-            return float("nan")
+            return None
         own = state.scores[0] if state.scores else None
         total = 0.0
         for label, bags in enumerate(self.target.positives):
@@ -148,10 +143,6 @@ class Alternation:
 
     def _note(self, state: State, number: int, step: str, changed: int, start: float, *, kept: bool = True) -> State:
         entry = HalfStep(number, step, self.measure(state), changed, kept, time.perf_counter() - start)
-        self.say(f"round {number}, {step}: {changed} changed, objective {entry.objective:.6g}, {entry.seconds:.1f} s")
+        measured = "" if entry.objective is None else f", objective {entry.objective:.6g}"
+        self.say(f"round {number}, {step}: {changed} changed{measured}, {entry.seconds:.1f} s")
         return replace(state, history=(*state.history, entry))
-
-
-def _selection(results: Sequence[Relocalization | None]) -> Selection:
-    none = torch.zeros(0, dtype=torch.int64)
-    return tuple(none if result is None else result.selection.cpu() for result in results)

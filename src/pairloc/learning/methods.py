@@ -1,0 +1,95 @@
+"""The methods of the paper's tables as named presets on one code, and how a method's state is kept on disk."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pairloc.config import LearningSettings
+from pairloc.errors import InputError
+from pairloc.learning.alternate import Alternation, HalfStep, Say, State
+from pairloc.learning.functions import ClassScores, TransferScores
+from pairloc.learning.svm import mi_svm
+from pairloc.learning.target import Target, fold_of_bags
+
+METHODS = ("warm-up-unary", "warm-up", "unary", "full", "mi-svm")
+STATE = "state.safetensors"
+
+
+def settings_of(method: str, settings: LearningSettings) -> LearningSettings:
+    """The settings as a method uses them."""
+    if method not in METHODS:
+        raise InputError(f"there is no method {method!r}; known are {', '.join(METHODS)}")
+    changes: dict[str, object] = {}
+    if method in ("warm-up-unary", "unary"):
+        changes |= {"alpha": 0.0, "train_pairs": False, "train_unary": True}
+        if settings.lambda2 == 1 and not settings.train_unary:  # the released program learns pair scores alone
+            changes |= {"lambda2": 0.5}
+    if method in ("warm-up-unary", "warm-up"):
+        changes |= {"rounds": 0}
+    return LearningSettings.model_validate(settings.model_dump() | changes)
+
+
+def run_method(
+    method: str,
+    target: Target,
+    transfer: TransferScores,
+    settings: LearningSettings,
+    folder: Path | None = None,
+    say: Say = lambda line: None,
+) -> State:
+    """Run a method; with a folder it goes on after the last round that the folder holds."""
+    own = settings_of(method, settings)
+    if method == "mi-svm":
+        selection = mi_svm(target, own, say)
+        gaps = tuple(torch.zeros(len(chosen), dtype=torch.float64) for chosen in selection)
+        return State(selection, gaps, fold_of_bags(target, own.folds, own.seed))
+    file = None if folder is None else folder / STATE
+    after: Callable[[State], None] = (lambda state: None) if file is None else (lambda state: save_state(state, file))
+    known = load_state(file, target, own) if file is not None and file.is_file() else None
+    alternation = Alternation(target, transfer, own, say, after)
+    if known is None:
+        known = alternation.warm_up()
+        after(known)
+    return alternation.run(known)
+
+
+def save_state(state: State, file: Path) -> None:
+    """Write a state whole, under a new name first."""
+    tensors: dict[str, Tensor] = {"fold": state.fold}
+    for label, (selection, gaps) in enumerate(zip(state.selection, state.gaps, strict=True)):
+        tensors |= {f"selection.{label}": selection, f"gaps.{label}": gaps}
+    for fold, scores in enumerate(state.scores):
+        tensors |= {f"scores.{fold}.{name}": tensor.cpu() for name, tensor in scores.state_dict().items()}
+    facts = {
+        "history": json.dumps([asdict(step) for step in state.history]),
+        "converged": json.dumps(state.converged),
+        "folds": str(len(state.scores)),
+    }
+    partial = file.with_suffix(".partial")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=facts)
+    partial.replace(file)
+
+
+def load_state(file: Path, target: Target, settings: LearningSettings) -> State:
+    """Read what `save_state` wrote."""
+    with safe_open(file, framework="pt") as stored:
+        facts = stored.metadata()
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    classes = range(len(target.classes))
+    scores = []
+    for fold in range(int(facts["folds"])):
+        own = ClassScores(target.own.d, len(target.classes), settings)
+        start = f"scores.{fold}."
+        own.load_state_dict({n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)})
+        scores.append(own.to(target.own.device).eval())
+    history = tuple(HalfStep(**step) for step in json.loads(facts["history"]))
+    selection = tuple(tensors[f"selection.{label}"] for label in classes)
+    gaps = tuple(tensors[f"gaps.{label}"] for label in classes)
+    state = State(selection, gaps, tensors["fold"], tuple(scores), history)
+    return replace(state, converged=bool(json.loads(facts["converged"])))

@@ -1,0 +1,366 @@
+"""A run: stages that read what earlier ones wrote, each skipped while its settings and inputs stay the same.
+
+RUN/config.json           the settings
+RUN/STAGE/                what a stage wrote; begun.json holds its key, done.json its key, time, memory and hashes
+RUN/METHOD/boxes.json     a method's selection, COCO JSON with scores
+RUN/evaluation.json       CorLoc of every method, where the target's truth is known
+"""
+
+import fcntl
+import hashlib
+import json
+import resource
+import shutil
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from pairloc import __version__
+from pairloc.bags.extract import extract
+from pairloc.bags.proposer import held_out, train
+from pairloc.bags.store import BagStore
+from pairloc.config import DEMO, FAST, PRESETS, DataSettings, RunSettings
+from pairloc.data.coco import to_coco
+from pairloc.data.dataset import Dataset
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.reading import read, read_annotated
+from pairloc.data.scenes import write_scenes
+from pairloc.data.scored import ScoredBoxes
+from pairloc.errors import InputError
+from pairloc.evaluation.table import evaluate_methods
+from pairloc.files import read_json, reason, sha256, write_json
+from pairloc.learning.bags import Bags
+from pairloc.learning.functions import TransferScores
+from pairloc.learning.methods import METHODS, run_method
+from pairloc.learning.target import Selection, Target
+from pairloc.learning.transfer import label_proposals, learn_transfer
+from pairloc.progress import track
+
+Say = Callable[[str], None]
+BEGUN, DONE, CONFIG, LOCK = "begun.json", "done.json", "config.json", ".lock"
+
+
+def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
+    """Settings from a TOML file; `changes` are key=value pairs such as learning.alpha=0.5.
+
+    `preset` in the file, "paper" or "released", gives the settings of learning a start; relative paths are relative to
+    the file.
+    """
+    try:
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({reason(error)})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: is not valid TOML ({error})") from error
+    for change in changes:
+        _set(content, change)
+    preset = content.pop("preset", None)
+    if preset is not None:
+        if preset not in PRESETS:
+            raise InputError(f"{path}: there is no preset {preset!r}; known are {', '.join(PRESETS)}")
+        content["learning"] = PRESETS[preset] | content.get("learning", {})
+    for name in ("source", "source_images", "target", "target_images", "truth"):
+        if isinstance(content.get("data", {}).get(name), str):
+            content["data"][name] = path.parent / content["data"][name]
+    for part in ("proposer", "transfer", "learning"):
+        content.setdefault(part, {}).setdefault("seed", content.get("seed", 0))
+    try:
+        settings = RunSettings.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: {key}: {first['msg'].removeprefix('Value error, ')}") from error
+    for method in settings.methods:
+        if method not in METHODS:
+            raise InputError(f"{path}: methods: there is no {method!r}; known are {', '.join(METHODS)}")
+    return settings
+
+
+def demo_settings(seed: int = 0, *, fast: bool = False) -> RunSettings:
+    """The settings of the demo."""
+    content = json.loads(json.dumps(DEMO))
+    for section, changes in FAST.items() if fast else ():
+        content[section] |= changes
+    content["data"]["scenes"]["seed"] = seed
+    for part in ("proposer", "transfer", "learning"):
+        content[part]["seed"] = seed
+    return RunSettings.model_validate(content | {"seed": seed})
+
+
+def _set(content: dict[str, Any], change: str) -> None:
+    key, sign, text = change.partition("=")
+    if not sign or not key.strip():
+        raise InputError(f"--set {change}: is not of the form key=value")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word
+    *sections, name = key.strip().split(".")
+    place = content
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise InputError(f"--set {change}: {section} is not a section")
+    place[name] = value
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run: what it depends on, and what it does in its folder."""
+
+    name: str
+    settings: object  # that its result depends on
+    inputs: tuple[str, ...]  # earlier stages
+    work: Callable[[Path], None]
+
+
+class Run:
+    """A run in a folder."""
+
+    def __init__(self, folder: Path, settings: RunSettings, device: str = "cpu", say: Say = print) -> None:
+        self.folder, self.settings, self.device, self.say = folder, settings, device, say
+        own = settings
+        external = _hashes(own.data)
+        stages = [
+            Stage("data", [_plain(own.data), external], (), self._prepare),
+            Stage("proposer", _plain(own.proposer), ("data",), self._propose),
+            Stage("bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract),
+            Stage("transfer", _plain(own.transfer), ("bags",), self._transfer),
+        ]
+        stages += [
+            Stage(method, _plain(own.learning), ("bags", "transfer"), lambda folder, m=method: self._method(m, folder))  # type: ignore[misc]
+            for method in own.methods
+        ]
+        stages.append(Stage("evaluation", None, ("data", *own.methods), self._evaluate))
+        self.stages = {stage.name: stage for stage in stages}
+
+    def key(self, stage: Stage) -> str:
+        """The hash of all a stage's result depends on."""
+        content = [__version__, stage.name, stage.settings, [self.key(self.stages[name]) for name in stage.inputs]]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+    def plan(self) -> list[tuple[str, str]]:
+        """Every stage and what will happen to it: done, to be gone on with, or to be done."""
+        found = []
+        for stage in self.stages.values():
+            key, folder = self.key(stage), self.folder / stage.name
+            state = "to do"
+            if _key_in(folder / DONE) == key:
+                state = "done"
+            elif _key_in(folder / BEGUN) == key:
+                state = "begun, goes on"
+            elif folder.is_dir():
+                state = "to do again: settings or inputs changed"
+            found.append((stage.name, state))
+        return found
+
+    def run(self) -> dict[str, Any]:
+        """Do what is missing; the evaluation."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self.folder):
+            write_json(self.folder / CONFIG, _plain(self.settings), indent=1)
+            for stage in self.stages.values():
+                self._stage(stage)
+        evaluation: dict[str, Any] = read_json(self.folder / "evaluation" / "evaluation.json")
+        return evaluation
+
+    def _stage(self, stage: Stage) -> None:
+        key, folder = self.key(stage), self.folder / stage.name
+        if _key_in(folder / DONE) == key:
+            return
+        if folder.is_dir() and _key_in(folder / BEGUN) != key:
+            shutil.rmtree(folder)
+        folder.mkdir(exist_ok=True)
+        _write_whole(folder / BEGUN, {"key": key})
+        self.say(f"{stage.name} ...")
+        start = time.perf_counter()
+        stage.work(folder)
+        seconds = time.perf_counter() - start
+        files = {
+            str(file.relative_to(folder)): sha256(file)
+            for file in sorted(folder.rglob("*"))
+            if file.is_file() and file.name not in (BEGUN, DONE) and "tensorboard" not in file.parts
+        }
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        facts = {"key": key, "seconds": round(seconds, 3), "peak_bytes": peak, "files": files}
+        if self.device == "cuda":
+            facts["peak_gpu_bytes"] = torch.cuda.max_memory_allocated()
+        _write_whole(folder / DONE, facts)
+        self.say(f"{stage.name}: {seconds:.1f} s, peak memory {peak / 1e9:.1f} GB")
+
+    # what the stages work on
+
+    @cached_property
+    def source(self) -> tuple[Dataset, GroundTruth]:
+        """The annotated source."""
+        if self.settings.data.scenes is not None:
+            return read_annotated(self.folder / "data" / "scenes" / "source.json")
+        assert self.settings.data.source is not None
+        return read_annotated(self.settings.data.source, images=self.settings.data.source_images)
+
+    @cached_property
+    def target(self) -> Dataset:
+        """The tagged target."""
+        if self.settings.data.scenes is not None:
+            return read(self.folder / "data" / "scenes" / "target_tags.csv")
+        assert self.settings.data.target is not None
+        return read(self.settings.data.target, images=self.settings.data.target_images)
+
+    @cached_property
+    def truth(self) -> tuple[Dataset, GroundTruth] | None:
+        """The target's boxes, where they are known."""
+        if self.settings.data.scenes is not None:
+            return read_annotated(self.folder / "data" / "scenes" / "target_truth.json")
+        return None if self.settings.data.truth is None else read_annotated(self.settings.data.truth)
+
+    @cached_property
+    def transfer_scores(self) -> TransferScores:
+        """The transfer scores that were learned."""
+        return TransferScores.load(self.folder / "transfer").to(self.device)
+
+    @cached_property
+    def target_bags(self) -> Target:
+        """The target as learning sees it."""
+        store, own, memory = BagStore(self.folder / "bags" / "target"), self.settings.learning, self._memory
+        seen = Bags(store, "transfer", reduction=self.transfer_scores.reduction, device=self.device, memory=memory)
+        special = Bags(store, own.features, dimensions=own.dimensions, device=self.device, memory=memory, seed=own.seed)
+        return Target.of(seen, special)
+
+    @property
+    def _memory(self) -> int:
+        return int(self.settings.memory * 1e9)
+
+    # the stages
+
+    def _prepare(self, folder: Path) -> None:
+        if self.settings.data.scenes is not None:
+            scenes = folder / "scenes"
+            shutil.rmtree(scenes, ignore_errors=True)
+            scenes.mkdir()
+            write_scenes(scenes, self.settings.data.scenes, lambda items, n: track(items, n, "drawing scenes"))
+        shared = sorted(set(self.source[0].classes) & set(self.target.classes))
+        if shared and not self.settings.data.allow_overlap:
+            names = ", ".join(repr(name) for name in shared[:5])
+            raise InputError(
+                f"{len(shared)} classes are in source and target ({names}): the method transfers to other classes; "
+                "remove them from one side, or set data.allow_overlap"
+            )
+        known = set(self.target.classes)
+        unused = [name for name, images in zip(self.target.classes, self.target.positives, strict=True) if not images]
+        for name in unused:
+            self.say(f"class {name!r} has no tagged picture and gets no box")
+        for name, images in zip(self.target.classes, self.target.positives, strict=True):
+            if len(images) == 1:
+                self.say(f"class {name!r} has one tagged picture: its box is chosen by its unary score alone")
+        if not known:
+            raise InputError("the target has no classes")
+
+    def _propose(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(str(folder / "tensorboard")) as writer:
+            train(*self.source, self.settings.proposer, folder, device=self.device, say=self.say, writer=writer)
+
+    def _extract(self, folder: Path) -> None:
+        dataset, truth = self.source
+        _, unseen = held_out(dataset, truth, self.settings.proposer)
+        chosen = unseen if len(unseen) >= 2 and self.settings.proposer.held_out >= 0.1 else list(range(len(dataset)))
+        parts = {"source": dataset.subset(sorted(chosen[: self.settings.transfer_images])), "target": self.target}
+        for name, part in parts.items():
+            extract(
+                part, self.folder / "proposer", folder / name, self.settings.extract, device=self.device,
+                track=lambda shards, total, name=name: track(shards, total, f"extracting {name} shards"),  # type: ignore[misc]
+            )  # fmt: skip
+
+    def _transfer(self, folder: Path) -> None:
+        own = self.settings.transfer
+        bags = Bags(
+            BagStore(self.folder / "bags" / "source"), "transfer", dimensions=own.dimensions, device=self.device,
+            memory=self._memory, seed=own.seed,
+        )  # fmt: skip
+        scores, curve = learn_transfer(bags, label_proposals(bags, *self.source, own), own)
+        scores.save(folder)
+        write_json(folder / "curve.json", curve)
+
+    def _method(self, method: str, folder: Path) -> None:
+        start = time.perf_counter()
+        own = self.settings.learning
+        state = run_method(
+            method, self.target_bags, self.transfer_scores, own, folder, lambda line: self.say(f"  {line}")
+        )
+        boxes = selected_boxes(self.target_bags, state.selection)
+        write_boxes(folder / "boxes.json", self.target, boxes)
+        history = [vars(step) for step in state.history]
+        write_json(folder / "history.json", {"history": history, "converged": state.converged, "n_iter": state.n_iter})
+        self.say(f"  {len(boxes)} boxes, {time.perf_counter() - start:.1f} s")
+
+    def _evaluate(self, folder: Path) -> None:
+        seconds = {}
+        for method in self.settings.methods:
+            seconds[method] = read_json(self.folder / method / DONE)["seconds"]
+        if self.truth is None:
+            write_json(folder / "evaluation.json", {"methods": {}, "seconds": seconds})
+            return
+        files = {method: self.folder / method / "boxes.json" for method in self.settings.methods}
+        write_json(folder / "evaluation.json", evaluate_methods(files, *self.truth) | {"seconds": seconds}, indent=1)
+
+
+def selected_boxes(target: Target, selection: Selection) -> ScoredBoxes:
+    """A selection as boxes."""
+    image = np.concatenate([bags.numpy() for bags in target.positives])
+    label = np.concatenate([np.full(len(bags), c) for c, bags in enumerate(target.positives)])
+    boxes = np.concatenate([target.boxes(selection, c).cpu().numpy() for c in range(len(target.classes))])
+    return ScoredBoxes(image, label, boxes.astype(np.float64).reshape(-1, 4), np.ones(len(image)))
+
+
+def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
+    """Boxes as COCO JSON with scores, whole or not at all."""
+    content = to_coco(
+        dataset, boxes.image, boxes.label, boxes.boxes, score=boxes.score, description="boxes found by pairloc"
+    )
+    _write_whole(path, content)
+
+
+def _plain(settings: Any) -> Any:
+    return json.loads(settings.model_dump_json())
+
+
+def _hashes(data: DataSettings) -> list[str]:
+    files = [data.source, data.target, data.truth]
+    return [sha256(file) if file is not None and file.is_file() else str(file) for file in files]
+
+
+def _key_in(file: Path) -> str | None:
+    if not file.is_file():
+        return None
+    try:
+        key = read_json(file).get("key")
+    except (InputError, AttributeError):
+        return None
+    return key if isinstance(key, str) else None
+
+
+def _write_whole(path: Path, content: object) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    write_json(partial, content)
+    partial.replace(path)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder; a second run in it is refused."""
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"{folder}: another run is writing here; wait for it, or stop it") from error
+        yield
