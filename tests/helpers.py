@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Pil
 
+from pairloc.bags.store import Bag, BagStore, StoreWriter
 from pairloc.config import ProposerSettings
 from pairloc.data.dataset import Dataset, Image
 from pairloc.data.scored import ScoredBoxes
+from pairloc.learning.bags import Bags
+from pairloc.learning.target import Target
 
 Json = dict[str, object]
 TINY = ProposerSettings(
@@ -110,3 +113,39 @@ def write_ilsvrc(root: Path) -> Path:
     sets.mkdir(parents=True)
     (sets / "val.txt").write_text("ILSVRC2013_val_00000001 1\nILSVRC2013_val_00000002 2\n")
     return root
+
+
+def planted_store(
+    path: Path, *, classes: int = 3, bags: int = 30, proposals: int = 6, d: int = 12, seed: int = 0, noise: float = 0.3
+) -> tuple[BagStore, np.ndarray]:
+    """A store whose bags show one class each, at a known proposal (N,); features are a direction a class, and noise."""
+    random = np.random.default_rng(seed)
+    directions = np.linalg.qr(random.normal(size=(d, d)))[0] * 3
+    names = tuple(f"class {c}" for c in range(classes))
+    label = np.arange(bags) % classes
+    images = tuple(Image(i + 1, f"{i}.jpg", (100, 100)) for i in range(bags))
+    dataset = Dataset(images, names, tuple((int(c),) for c in label))
+    shown = random.integers(0, proposals, bags)
+    with StoreWriter(path, dataset, {}, shard=7) as writer:
+        everything = []
+        for i in range(bags):
+            corner = random.uniform(0, 60, (proposals, 2))
+            boxes = np.concatenate([corner, corner + random.uniform(10, 40, (proposals, 2))], axis=1)
+            features = random.normal(0, noise, (proposals, d)) + directions[random.integers(classes, d, proposals)]
+            features[shown[i]] = directions[label[i]] + random.normal(0, noise, d)
+            half = features.astype(np.float16)
+            everything.append(
+                Bag(boxes.astype(np.float32), random.normal(size=proposals).astype(np.float32), half, half, (100, 100))
+            )
+        for number in writer.missing():
+            first, last = writer.ranges[number]
+            writer.write(number, everything[first:last])
+        writer.finish()
+    return BagStore(path), shown
+
+
+def planted_target(path: Path, **options: float) -> tuple[Target, np.ndarray]:
+    """The same as learning sees it."""
+    store, shown = planted_store(path, **options)  # type: ignore[arg-type]
+    bags = Bags(store, "transfer")
+    return Target.of(bags, Bags(store, "class")), shown

@@ -314,6 +314,15 @@ class Run:
         write_json(folder / "evaluation.json", evaluate_methods(files, *self.truth) | {"seconds": seconds}, indent=1)
 
 
+def open_run(folder: Path, device: str = "cpu") -> Run:
+    """A run that was made before."""
+    try:
+        settings = RunSettings.model_validate(read_json(folder / CONFIG))
+    except ValidationError as error:
+        raise InputError(f"{folder}: is not a run ({reason(error)})") from error
+    return Run(folder, settings, device)
+
+
 def selected_boxes(target: Target, selection: Selection) -> ScoredBoxes:
     """A selection as boxes."""
     image = np.concatenate([bags.numpy() for bags in target.positives])

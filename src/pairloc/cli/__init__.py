@@ -23,6 +23,7 @@ for verb in (runs.run, runs.demo, data.doctor, data.scenes, data.export):
 app.add_typer(data.split_app, name="split")
 app.add_typer(bags.propose_app, name="propose")
 app.add_typer(bags.bags_app, name="bags")
+app.add_typer(runs.study_app, name="study")
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ def run(
     config: Annotated[Path, typer.Argument(help="The settings, a TOML file such as those in configs/.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The run's folder; a run goes on in it. Else runs/ and the file's name."),
+        typer.Option("--out", help="The run's folder; runs/NAME unless given. A run goes on in it."),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Another value of a setting, such as learning.alpha=0.5.")
@@ -24,7 +24,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Run the whole method: proposer, bags, transfer scores, warm-up, alternation, evaluation. Goes on where it stopped."""
+    """Run the whole method, from the proposer to the evaluation; goes on where it stopped."""
     from pairloc.pipeline import Run, read_config
 
     settings = read_config(config, changes or ())
@@ -59,3 +59,26 @@ def _show(whole: "Run", *, dry_run: bool) -> None:
     print(as_text(evaluation))
     for method in evaluation["seconds"]:
         print(f"boxes: {whole.folder / method / 'boxes.json'}")
+
+
+study_app = typer.Typer(help="The paper's experiments on a finished run.", no_args_is_help=True)
+
+
+@study_app.command("init")
+def study_init(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run whose truth is known.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write init.csv and init.png into.")],
+    device: Device = "auto",
+) -> None:
+    """Where ICM ends by where it starts: random, objectness, whole image, mini-problems of 2, 4, 8 and 64 bags."""
+    from pairloc.errors import InputError
+    from pairloc.pipeline import Run, open_run, selected_boxes
+    from pairloc.report.study import study_init, write_study
+
+    whole: Run = open_run(folder, device_of(device))
+    if whole.truth is None:
+        raise InputError(f"{folder}: has no truth to measure CorLoc with")
+    learning = whole.settings.learning
+    points = study_init(whole.target_bags, whole.transfer_scores, learning, whole.truth, selected_boxes, say=print)
+    write_study(points, out)
+    print(f"wrote {out}")

@@ -26,9 +26,12 @@ def descend(
 
     A loss that is not a number stops the training, names the step, and leaves the last good state in the model.
     """
-    optimizer = torch.optim.SGD(
-        model.parameters(), settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-    )
+    optimizer: torch.optim.Optimizer
+    if settings.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(model.parameters(), settings.lr, weight_decay=settings.weight_decay)
+    else:
+        decay = settings.weight_decay
+        optimizer = torch.optim.SGD(model.parameters(), settings.lr, momentum=settings.momentum, weight_decay=decay)
     every = max(1, settings.steps // settings.looks)
     curve: Curve = []
     best, kept, since = math.inf, _copy(model), 0

@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from helpers import planted_store
+from pairloc.learning.bags import Bags
+from pairloc.learning.reduction import Reduction
+
+
+def test_held_and_read_features_are_the_same(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    held, read = Bags(store, "both", memory=1 << 30), Bags(store, "both", memory=0)
+    rows, proposals = torch.tensor([3, 0, 17]), torch.tensor([[0, 2], [5, 5], [1, 3]])
+    torch.testing.assert_close(held.features(rows), read.features(rows))
+    torch.testing.assert_close(held.chosen(rows, proposals), read.chosen(rows, proposals))
+    torch.testing.assert_close(held.chosen(rows, proposals)[1, 0], held.features(rows)[1, 5])
+
+
+def test_features_are_those_of_the_store_reduced(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    bags = Bags(store, "transfer", dimensions=4)
+    raw = torch.from_numpy(np.array(store.bag(11).transfer)).float()
+    expected = (raw - bags.reduction.mean) @ bags.reduction.matrix
+    torch.testing.assert_close(bags.features(torch.tensor([11]))[0, : len(raw)], expected)
+    assert bags.d == 4
+
+
+def test_some_bags_of_a_store(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    some, every = Bags(store, "class", indices=[5, 2], reduction=None), Bags(store, "class")
+    torch.testing.assert_close(some.boxes, every.boxes[[5, 2]])
+
+
+def test_reduction_keeps_the_largest_directions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(500, 3, generator=generator)
+    features = hidden @ torch.randn(3, 20, generator=generator) + 7
+    reduction = Reduction.fit(features, 3)
+    reduced = reduction(features)
+    assert reduced.shape == (500, 3)
+    torch.testing.assert_close(reduced.mean(dim=0), torch.zeros(3), atol=1e-3, rtol=0)
+    torch.testing.assert_close(reduced.pow(2).mean(), torch.tensor(1.0), atol=1e-2, rtol=0)
+    back = torch.linalg.lstsq(reduced, features - features.mean(dim=0))
+    torch.testing.assert_close(reduced @ back.solution, features - features.mean(dim=0), atol=1e-2, rtol=0)
+
+
+def test_without_a_number_of_directions_each_axis_is_scaled() -> None:
+    features = torch.randn(400, 5, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, 10, 0.1, 3, 0])
+    reduced = Reduction.fit(features, 0)(features)
+    torch.testing.assert_close(reduced[:, :4].std(dim=0), torch.ones(4), atol=0.01, rtol=0)
+    assert torch.isfinite(reduced).all()
