@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (runs.run, runs.demo, data.doctor, data.scenes, data.export):
+for verb in (runs.run, runs.demo, runs.tune, data.doctor, data.scenes, data.export):
     app.command()(verb)
 app.add_typer(data.split_app, name="split")
 app.add_typer(bags.propose_app, name="propose")

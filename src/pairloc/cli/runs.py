@@ -82,3 +82,33 @@ def study_init(
     points = study_init(whole.target_bags, whole.transfer_scores, learning, whole.truth, selected_boxes, say=print)
     write_study(points, out)
     print(f"wrote {out}")
+
+
+def tune(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run with bags of its source.")],
+    out: Annotated[Path, typer.Option("--out", help="The file to write what was tried and chosen into (JSON).")],
+    classes: Annotated[int, typer.Option("--classes", min=2, help="Source classes that play the target.")] = 15,
+    draws: Annotated[int, typer.Option("--draws", min=1, help="How often they are drawn.")] = 3,
+    device: Device = "auto",
+) -> None:
+    """Choose settings on source classes that play the target; the target's truth is not looked at."""
+    from dataclasses import asdict
+
+    from pairloc.bags.store import BagStore
+    from pairloc.files import write_json
+    from pairloc.pipeline import open_run
+    from pairloc.tuning import Game, draw_classes
+    from pairloc.tuning import tune as search
+
+    chosen = device_of(device)
+    whole = open_run(folder, chosen)
+    store = BagStore(folder / "bags" / "source")
+    games = [Game(store, whole.source, draw_classes(store.dataset, classes, seed), chosen) for seed in range(draws)]
+    transfer, learning, tried = search(games, whole.settings.transfer, whole.settings.learning, say=print)
+    content = {
+        "transfer": transfer.model_dump(),
+        "learning": learning.model_dump(),
+        "tried": [asdict(t) for t in tried],
+    }
+    write_json(out, content, indent=1)
+    print(f"wrote {out}")

@@ -46,12 +46,23 @@ class Bags:
         self.boxes, self.objectness, self.valid = (t.to(self.device) for t in (boxes, objectness, valid))
         self.reduction = (reduction or self._fit(dimensions, seed)).to(self.device)
         self._held: Tensor | None = None
-        if self.count * self.size * self.d * 4 <= memory:
-            held = torch.empty(self.count, self.size, self.d, device=self.device)
+        if self.count * self.size * self.d * _dtype(self.device).itemsize <= memory:
+            held = torch.empty(self.count, self.size, self.d, device=self.device, dtype=_dtype(self.device))
             for start in range(0, self.count, 256):
                 rows = torch.arange(start, min(start + 256, self.count))
                 held[start : start + 256] = self._read(rows)
             self._held = held
+
+    @classmethod
+    def of_tensors(cls, features: Tensor, boxes: Tensor, valid: Tensor, objectness: Tensor) -> "Bags":
+        """Bags that are there already: (N, B, d), (N, B, 4), (N, B) and (N, B), all on one device."""
+        bags = cls.__new__(cls)
+        bags.kind, bags.device, bags.indices = "transfer", features.device, list(range(len(features)))
+        bags.count, bags.size = features.shape[:2]
+        bags.boxes, bags.valid, bags.objectness, bags._held = boxes, valid, objectness, features
+        d = features.shape[2]
+        bags.reduction = Reduction(torch.zeros(d, device=bags.device), torch.eye(d, device=bags.device))
+        return bags
 
     @property
     def d(self) -> int:
@@ -60,14 +71,14 @@ class Bags:
 
     def features(self, bags: Tensor) -> Tensor:
         """All proposals of some bags (n,) -> (n, B, d); zeros where a bag has fewer."""
-        return self._read(bags) if self._held is None else self._held[bags.to(self.device)]
+        return self._read(bags) if self._held is None else self._held[bags.to(self.device)].float()
 
     def chosen(self, bags: Tensor, proposals: Tensor) -> Tensor:
         """Some proposals (n, m) of bags (n,) -> (n, m, d)."""
         if self._held is None:
             features = self._read(bags)
             return features.gather(1, proposals.to(self.device)[..., None].expand(-1, -1, self.d))
-        return self._held[bags.to(self.device)[:, None], proposals.to(self.device)]
+        return self._held[bags.to(self.device)[:, None], proposals.to(self.device)].float()
 
     def _raw(self, bag: Bag) -> Tensor:
         parts = {"transfer": [bag.transfer], "class": [bag.class_features], "both": [bag.transfer, bag.class_features]}
@@ -86,3 +97,8 @@ class Bags:
         some = np.random.default_rng(seed).permutation(self.count)[:_FITTED]
         rows = [self._raw(self.store.bag(self.indices[row])) for row in sorted(some.tolist())]
         return Reduction.fit(torch.cat(rows), dimensions)
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    """What features are held in: a GPU has more bandwidth than room, a CPU is slow with halves."""
+    return torch.float16 if device.type == "cuda" else torch.float32
