@@ -109,7 +109,7 @@ class Game:
         )
         own = self._once(
             f"own {learning.features} {learning.dimensions}",
-            lambda: self._bags(learning.features, shown, dimensions=learning.dimensions),
+            lambda: self._bags(learning.features, self.draw.target, dimensions=learning.dimensions),
         )
         state = run_method(method, self._target(seen, own), scores, learning)
         boxes = selected_boxes(self._target(seen, own), state.selection)
