@@ -1,0 +1,231 @@
+"""A run: killed in any stage it ends the same; unchanged stages are skipped; contradictions are named."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pairloc.config import DEMO, RunSettings
+from pairloc.errors import InputError
+from pairloc.pipeline import Run, demo_settings, open_run, read_config
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+TINY = """
+methods = ["warm-up-unary", "full"]
+transfer_images = 30
+[data.scenes]
+size = 64
+source_images = 40
+target_images = 12
+[proposer]
+image_size = 64
+pyramid = 16
+levels = 2
+roi = 3
+head = 32
+sampled_rois = 16
+epochs = 2
+batch = 8
+warm_up = 2
+anchor = 16
+[extract]
+proposals = 10
+shard = 16
+class_features = "none"
+[transfer]
+steps = 10
+pairs = 4
+[learning]
+features = "transfer"
+steps = 5
+pairs = 4
+rounds = 2
+folds = 2
+k = 2
+iterations = 10
+"""
+STAGES = ("data", "proposer", "bags", "transfer", "warm-up-unary", "full", "evaluation")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "whole"
+    Run(folder, read_config(config), say=lambda line: None).run()
+    return folder
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    return {method: (folder / method / "boxes.json").read_bytes() for method in ("warm-up-unary", "full")}
+
+
+# Kills the process the moment it is about to write the last file of a stage, when all its work is done but unsaid.
+KILLER = """
+import os, signal, sys
+from pathlib import Path
+from pairloc import pipeline
+stage, folder, config = sys.argv[1:]
+write = pipeline._write_whole
+def dying(path, content):
+    if path.name == "done.json" and path.parent.name == stage:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, content)
+pipeline._write_whole = dying
+pipeline.Run(Path(folder), pipeline.read_config(Path(config)), say=lambda line: None).run()
+"""
+
+
+def test_killed_in_every_stage_it_ends_with_the_same_selection(config: Path, whole: Path, tmp_path: Path) -> None:
+    """One run, killed at the end of every stage in turn and gone on with each time."""
+    folder = tmp_path / "run"
+    for stage in STAGES:
+        died = subprocess.run([sys.executable, "-c", KILLER, stage, folder, config], check=False, timeout=300)
+        assert died.returncode == -signal.SIGKILL, stage
+        assert not (folder / stage / "done.json").exists()
+    Run(folder, read_config(config), say=lambda line: None).run()
+    assert results(folder) == results(whole)
+
+
+def test_a_kill_between_the_rounds(config: Path, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    script = """
+import os, signal, sys
+from pathlib import Path
+from pairloc.learning import methods
+from pairloc import pipeline
+save = methods.save_state
+def dying(state, file):
+    save(state, file)
+    if state.n_iter == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+methods.save_state = dying
+pipeline.Run(Path(sys.argv[1]), pipeline.read_config(Path(sys.argv[2])), say=lambda line: None).run()
+"""
+    died = subprocess.run([sys.executable, "-c", script, folder, config], check=False, timeout=300)
+    assert died.returncode == -signal.SIGKILL
+    assert (folder / "full" / "state.safetensors").is_file()
+    Run(folder, read_config(config), say=lambda line: None).run()
+    assert results(folder) == results(whole)
+
+
+def test_done_stages_are_skipped_and_changed_ones_done_again(config: Path, whole: Path) -> None:
+    assert {state for _, state in Run(whole, read_config(config)).plan()} == {"done"}
+    before = {stage: (whole / stage / "done.json").stat().st_mtime_ns for stage in STAGES}
+    lines: list[str] = []
+    Run(whole, read_config(config), say=lines.append).run()
+    assert lines == []
+    plan = dict(Run(whole, read_config(config, ["learning.alpha=0.5"])).plan())
+    assert plan["transfer"] == plan["bags"] == "done"
+    assert plan["full"].startswith("to do again")
+    assert {stage: (whole / stage / "done.json").stat().st_mtime_ns for stage in STAGES} == before
+
+
+def test_an_evaluation_is_in_the_folder(whole: Path) -> None:
+    evaluation = json.loads((whole / "evaluation" / "evaluation.json").read_text())
+    assert set(evaluation["methods"]) == {"warm-up-unary", "full"}
+    assert set(evaluation["methods"]["full"]) == {"0.5", "0.7"}
+    assert open_run(whole).settings.learning.rounds == 2
+    facts = json.loads((whole / "proposer" / "done.json").read_text())
+    assert facts["seconds"] > 0
+    assert facts["peak_bytes"] > 0
+    assert (whole / "full" / "history.json").is_file()
+
+
+def test_a_second_run_in_the_folder_refuses(config: Path, whole: Path) -> None:
+    from pairloc.pipeline import _locked
+
+    with _locked(whole), pytest.raises(InputError, match="another run is writing here"):
+        Run(whole, read_config(config)).run()
+
+
+def test_the_demo_is_the_config_of_that_name() -> None:
+    assert read_config(CONFIGS / "demo.toml") == demo_settings(0)
+    assert RunSettings.model_validate(DEMO).learning == demo_settings(0).learning
+
+
+@pytest.mark.parametrize("name", ["coco17", "coco17-256", "ilsvrc100", "own-data"])
+def test_configs_are_valid_and_open_with_their_command(name: str) -> None:
+    path = CONFIGS / f"{name}.toml"
+    assert read_config(path).data.source is not None
+    assert path.read_text().startswith(f"# pairloc run configs/{name}.toml")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("learning.unknown=1", "learning.unknown: Extra inputs are not permitted"),
+        ("learning.alpha=-1", "learning.alpha: Input should be greater than or equal to 0"),
+        ("learning.safeguard=true", "safeguard and folds contradict each other"),
+        ("learning.train_unary=false", "train_unary and lambda2 contradict each other"),
+        ("learning.train_pairs=false", "train_pairs and alpha contradict each other"),
+        ("transfer.background_iou=0.9", "background_iou is above foreground_iou"),
+        ("data.source=x.json", "data.scenes and data.source contradict each other"),
+        ('methods=["best"]', "there is no 'best'; known are warm-up-unary"),
+        ("preset=mine", "there is no preset 'mine'; known are paper, released"),
+        ("nonsense", "is not of the form key=value"),
+    ],
+)
+def test_contradictions_are_named(config: Path, change: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_config(config, [change])
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_presets_are_valid_settings(config: Path, preset: str, tmp_path: Path) -> None:
+    bare = tmp_path / "bare.toml"
+    bare.write_text("[data.scenes]\n")
+    settings = read_config(bare, [f"preset={preset}"]).learning
+    assert settings.rounds == {"paper": 5, "released": 2}[preset]
+    assert settings.pair_loss == {"paper": "cross-entropy", "released": "focal"}[preset]
+
+
+def test_overlapping_classes_are_refused_unless_allowed(whole: Path, tmp_path: Path) -> None:
+    scenes = whole / "data" / "scenes"
+    text = f"""
+[data]
+source = "{scenes / "source.json"}"
+target = "{scenes / "source.json"}"
+"""
+    config = tmp_path / "c.toml"
+    config.write_text(text)
+    run = Run(tmp_path / "run", read_config(config), say=lambda line: None)
+    run.folder.mkdir()
+    with pytest.raises(InputError, match="classes are in source and target"):
+        run._stage(run.stages["data"])
+    allowed = Run(tmp_path / "run2", read_config(config, ["data.allow_overlap=true"]), say=lambda line: None)
+    allowed.folder.mkdir()
+    allowed._stage(allowed.stages["data"])
+
+
+def test_a_class_with_one_picture_and_one_with_none_are_said(whole: Path, tmp_path: Path) -> None:
+    scenes = whole / "data" / "scenes"
+    names = sorted(file.name for file in (scenes / "images").glob("target*"))
+    (tmp_path / "tags.csv").write_text(f"image,labels\n{names[0]},rare\n{names[1]},often\n{names[2]},often\n")
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'[data]\nsource = "{scenes / "source.json"}"\nsource_images = "{scenes / "images"}"\n'
+        f'target = "{tmp_path / "tags.csv"}"\ntarget_images = "{scenes / "images"}"\n'
+    )
+    lines: list[str] = []
+    run = Run(tmp_path / "run", read_config(config), say=lines.append)
+    run.folder.mkdir()
+    run._stage(run.stages["data"])
+    assert any("class 'rare' has one tagged picture" in line for line in lines)
+
+
+def test_the_command_line_runs_it(config: Path, whole: Path) -> None:
+    command = [sys.executable, "-m", "pairloc", "run", str(config), "--out", str(whole)]
+    planned = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert planned.stdout.count("done") == len(STAGES)
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert "CorLoc@0.5" in shown.stdout
