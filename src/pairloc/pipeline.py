@@ -39,6 +39,7 @@ from pairloc.errors import InputError
 from pairloc.evaluation.table import evaluate_methods
 from pairloc.files import read_json, reason, sha256, write_json
 from pairloc.learning.bags import Bags
+from pairloc.learning.descent import Curve
 from pairloc.learning.functions import TransferScores
 from pairloc.learning.methods import METHODS, run_method
 from pairloc.learning.target import Selection, Target
@@ -290,6 +291,7 @@ class Run:
         scores, curve = learn_transfer(bags, label_proposals(bags, *self.source, own), own)
         scores.save(folder)
         write_json(folder / "curve.json", curve)
+        _draw_curves(folder, [curve])
 
     def _method(self, method: str, folder: Path) -> None:
         start = time.perf_counter()
@@ -300,7 +302,9 @@ class Run:
         boxes = selected_boxes(self.target_bags, state.selection)
         write_boxes(folder / "boxes.json", self.target, boxes)
         history = [vars(step) for step in state.history]
-        write_json(folder / "history.json", {"history": history, "converged": state.converged, "n_iter": state.n_iter})
+        facts = {"converged": state.converged, "n_iter": state.n_iter, "curves": state.curves}
+        write_json(folder / "history.json", {"history": history, **facts})
+        _draw_curves(folder, state.curves)
         self.say(f"  {len(boxes)} boxes, {time.perf_counter() - start:.1f} s")
 
     def _evaluate(self, folder: Path) -> None:
@@ -337,6 +341,20 @@ def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
         dataset, boxes.image, boxes.label, boxes.boxes, score=boxes.score, description="boxes found by pairloc"
     )
     _write_whole(path, content)
+
+
+def _draw_curves(folder: Path, curves: Sequence[Curve]) -> None:
+    """Curves for TensorBoard, one after the other."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+    done = 0
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+        for curve in curves:
+            for row in curve:
+                for name in ("loss", "held-out loss"):
+                    writer.add_scalar(f"{folder.name}/{name}", row[name], done + row["step"])
+            done += int(curve[-1]["step"]) if curve else 0
 
 
 def _plain(settings: Any) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pairloc.config import LearningSettings
 from pairloc.inference.relocalize import Relocalization
+from pairloc.learning.descent import Curve
 from pairloc.learning.functions import ClassScores, TransferScores
 from pairloc.learning.localization import energy, mixed_scores, relocalize_class, relocalize_held
 from pairloc.learning.objective import Objective
@@ -39,6 +40,7 @@ class State:
     fold: Tensor  # (N,) of every bag
     scores: tuple[ClassScores, ...] = ()  # of every fold
     history: tuple[HalfStep, ...] = ()
+    curves: tuple[Curve, ...] = ()  # of every re-training, fold after fold, round after round
     converged: bool = False  # the last round changed nothing
 
     @property
@@ -81,7 +83,8 @@ class Alternation:
         """Re-train on the selection without each fold, then re-localize that fold with what was learned."""
         number, folds = state.n_iter + 1, range(self.settings.folds)
         start = time.perf_counter()
-        trained, kept = self._safeguard(state, replace(state, scores=tuple(self._retrain(state, f) for f in folds)))
+        scores, curves = zip(*(self._retrain(state, fold) for fold in folds), strict=True)
+        trained, kept = self._safeguard(state, replace(state, scores=scores, curves=(*state.curves, *curves)))
         trained = self._note(trained, number, "re-train", 0, start, kept=kept)
         start, moved = time.perf_counter(), trained
         for fold in folds:
@@ -89,8 +92,8 @@ class Alternation:
         changed = sum(int((a != b).sum()) for a, b in zip(moved.selection, state.selection, strict=True))
         return replace(self._note(moved, number, "re-localize", changed, start), converged=changed == 0)
 
-    def _retrain(self, state: State, fold: int) -> ClassScores:
-        """The class scores learned from all bags but those of a fold."""
+    def _retrain(self, state: State, fold: int) -> tuple[ClassScores, Curve]:
+        """The class scores learned from all bags but those of a fold, and how the loss fell."""
         number = state.n_iter + 1
         seen = state.fold != fold if self.settings.folds > 1 else torch.ones_like(state.fold, dtype=torch.bool)
         seed = self.settings.seed + 1000 * number + fold
@@ -99,7 +102,7 @@ class Alternation:
             best = min(curve, key=lambda entry: entry["held-out loss"])
             loss, step = best["held-out loss"], best["step"]
             self.say(f"round {number}, fold {fold + 1}: held-out loss {loss:.4f} after {step:.0f} steps")
-        return scores
+        return scores, curve
 
     def _relocalize(self, state: State, fold: int | None) -> State:
         """Select anew in the bags of a fold, by scores that never saw them; in all bags without folds or before."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -68,6 +68,7 @@ def save_state(state: State, file: Path) -> None:
         tensors |= {f"scores.{fold}.{name}": tensor.cpu() for name, tensor in scores.state_dict().items()}
     facts = {
         "history": json.dumps([asdict(step) for step in state.history]),
+        "curves": json.dumps(state.curves),
         "converged": json.dumps(state.converged),
         "folds": str(len(state.scores)),
     }
@@ -91,5 +92,5 @@ def load_state(file: Path, target: Target, settings: LearningSettings) -> State:
     history = tuple(HalfStep(**step) for step in json.loads(facts["history"]))
     selection = tuple(tensors[f"selection.{label}"] for label in classes)
     gaps = tuple(tensors[f"gaps.{label}"] for label in classes)
-    state = State(selection, gaps, tensors["fold"], tuple(scores), history)
-    return replace(state, converged=bool(json.loads(facts["converged"])))
+    curves, converged = tuple(json.loads(facts["curves"])), bool(json.loads(facts["converged"]))
+    return State(selection, gaps, tensors["fold"], tuple(scores), history, curves, converged)

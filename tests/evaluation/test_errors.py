@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from pairloc.data.dataset import Dataset, Image
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.scored import ScoredBoxes
+from pairloc.evaluation.corloc import corloc, localized
+from pairloc.evaluation.errors import CAUSES, breakdown, causes
+
+DATASET = Dataset((Image(1, "a.jpg", (100, 100)),), ("cat", "dog"), ((0, 1),))
+CAT, CAT2, DOG = [10.0, 10, 40, 40], [50.0, 10, 80, 40], [10.0, 60, 40, 90]
+
+
+def truth() -> GroundTruth:
+    return GroundTruth(
+        np.zeros(3, dtype=np.int64), np.array([0, 0, 1]), np.array([CAT, CAT2, DOG]), np.zeros(3, dtype=bool)
+    )
+
+
+@pytest.mark.parametrize(
+    ("box", "cause"),
+    [
+        ([11, 10, 40, 40], "right"),
+        ([12, 12, 22, 22], "part"),
+        ([0, 0, 45, 50], "too large"),
+        ([8, 8, 82, 42], "group"),
+        ([25, 10, 55, 40], "shifted"),
+        ([11, 60, 40, 90], "another class"),
+        ([70, 70, 95, 95], "elsewhere"),
+        (None, "no box"),
+    ],
+)
+def test_every_cause(box: list[float] | None, cause: str) -> None:
+    rows = [] if box is None else [box]
+    found = ScoredBoxes(
+        np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64),
+        np.array(rows, dtype=np.float64).reshape(-1, 4), np.ones(len(rows)),
+    )  # fmt: skip
+    result = localized(DATASET, found, truth())
+    named = causes(DATASET, found, truth(), result, 0.5)
+    assert named == [cause, "no box"]
+    shares = breakdown(named, result)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["right"] == pytest.approx(corloc(result, 0.5, draws=2).mean)
+    assert set(shares) == set(CAUSES)
