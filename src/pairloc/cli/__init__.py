@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pairloc import __version__
-from pairloc.cli import bags, data, runs
+from pairloc.cli import bags, data, outcome, runs
 from pairloc.errors import InputError
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (runs.run, runs.demo, runs.tune, data.doctor, data.scenes, data.export):
+for verb in (runs.run, runs.demo, runs.tune, outcome.evaluate, data.doctor, data.scenes, data.export):
     app.command()(verb)
 app.add_typer(data.split_app, name="split")
 app.add_typer(bags.propose_app, name="propose")

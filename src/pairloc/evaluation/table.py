@@ -1,6 +1,7 @@
 """The table of methods: CorLoc with intervals, a row a method."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.reading import read_boxes
+from pairloc.data.results import read_results
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
-from pairloc.evaluation.corloc import Localized, corloc, localized
+from pairloc.evaluation.compare import difference
+from pairloc.evaluation.corloc import Localized, class_means, corloc, localized
+from pairloc.evaluation.errors import CAUSES, breakdown, causes
 
 
 def align(found_in: Dataset, found: ScoredBoxes, dataset: Dataset) -> ScoredBoxes:
@@ -33,10 +37,20 @@ def align(found_in: Dataset, found: ScoredBoxes, dataset: Dataset) -> ScoredBoxe
     return ScoredBoxes(image[kept], label[kept], found.boxes[kept], found.score[kept])
 
 
+def read_found(file: Path, dataset: Dataset) -> tuple[ScoredBoxes, int]:
+    """Boxes under the truth's indices, from any data set with boxes or from COCO results; how many were left out."""
+    with file.open("rb") as stream:
+        is_results = file.suffix == ".json" and stream.read(64).lstrip().startswith(b"[")
+    if is_results:
+        return read_results(file, dataset), 0
+    found_in, found = read_boxes(file)
+    kept = align(found_in, found, dataset)
+    return kept, len(found) - len(kept)
+
+
 def compare(file: Path, dataset: Dataset, truth: GroundTruth) -> Localized:
     """The boxes of a file against the truth."""
-    found_in, found = read_boxes(file)
-    return localized(dataset, align(found_in, found, dataset), truth)
+    return localized(dataset, read_found(file, dataset)[0], truth)
 
 
 def evaluate_methods(
@@ -70,3 +84,82 @@ def as_text(evaluation: Mapping[str, Any]) -> str:
             cells += f"{100 * entry['mean']:10.1f} [{low:5.1f}, {high:5.1f}]"
         lines.append(f"{method:14}{cells}{evaluation['seconds'].get(method, float('nan')):10.1f}")
     return "\n".join(lines)
+
+
+def evaluation_of(
+    file: Path,
+    dataset: Dataset,
+    truth: GroundTruth,
+    thresholds: tuple[float, ...] = (0.5, 0.7),
+    *,
+    strict: bool = True,
+    against: Path | None = None,
+) -> dict[str, Any]:
+    """All there is to say of the boxes of a file: CorLoc, per class, causes of errors, confidence, comparison."""
+    for threshold in thresholds:
+        if not 0 < threshold <= 1:
+            raise InputError(f"an IoU threshold of {threshold} is not between 0 and 1")
+    if truth.ignored.all():
+        raise InputError("the truth has no box that counts")
+    found, left_out = read_found(file, dataset)
+    result = localized(dataset, found, truth)
+    rows: dict[str, Any] = {}
+    for threshold in thresholds:
+        measured = corloc(result, threshold, strict=strict)
+        rows[str(threshold)] = {
+            "mean": measured.mean, "interval": list(measured.interval), "per_class": measured.per_class,
+            "causes": breakdown(causes(dataset, found, truth, result, threshold), result),
+            "confident_half": _confident_half(result, threshold, strict=strict),
+        }  # fmt: skip
+    content: dict[str, Any] = {
+        "images": len(dataset),
+        "boxes": len(found),
+        "left out": left_out,
+        "corloc": rows,
+    }
+    if against is not None:
+        other = compare(against, dataset, truth)
+        content["against"] = {str(t): asdict(difference(other, result, t)) for t in thresholds}
+    return content
+
+
+def _confident_half(result: Localized, threshold: float, *, strict: bool) -> float | None:
+    """CorLoc among the half of the boxes with the highest scores; None where all scores are the same."""
+    known = np.flatnonzero(~np.isnan(result.score))
+    if not len(known) or np.ptp(result.score[known]) == 0:
+        return None
+    best = known[np.argsort(-result.score[known], kind="stable")][: max(1, len(known) // 2)]
+    shares = class_means(result.right(threshold, strict=strict)[best], result.label[best], len(result.classes))
+    return float(np.nanmean(shares))
+
+
+def evaluation_text(found: Mapping[str, Any]) -> str:
+    """The same for a terminal."""
+    rows: Mapping[str, Any] = found["corloc"]
+    lines = [f"{found['boxes']} boxes of {found['images']} images"]
+    if found["left out"]:
+        lines.append(f"{found['left out']} boxes are of images the truth does not have, and were left out")
+    lines.append(f"{'':24}" + "".join(f"{'@' + t:>24}" for t in rows))
+    cells = [_cell(row["mean"], row["interval"]) for row in rows.values()]
+    lines.append(f"{'CorLoc, mean of classes':24}" + "".join(cells))
+    if any(row["confident_half"] is not None for row in rows.values()):
+        lines.append(
+            f"{'  most confident half':24}" + "".join(_cell(row["confident_half"], None) for row in rows.values())
+        )
+    for name in next(iter(rows.values()))["per_class"]:
+        lines.append(f"  {name[:22]:22}" + "".join(_cell(row["per_class"][name], None) for row in rows.values()))
+    lines.append("where it is lost")
+    for cause in CAUSES[1:]:
+        lines.append(f"  {cause:22}" + "".join(_cell(row["causes"][cause], None) for row in rows.values()))
+    for threshold, entry in found.get("against", {}).items():
+        low, high = (100 * value for value in entry["interval"])
+        gain = f"{100 * entry['mean']:+.1f} [{low:+.1f}, {high:+.1f}] points"
+        lines.append(f"against the other @{threshold}: {gain}, better in {100 * entry['better']:.0f}% of the draws")
+    return "\n".join(lines)
+
+
+def _cell(value: float | None, interval: list[float] | None) -> str:
+    if value is None:
+        return f"{'':24}"
+    text = f"{100 * value:.1f}"
+    return f"{text + f' [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]' if interval else text:>24}"

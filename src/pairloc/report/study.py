@@ -118,22 +118,26 @@ def write_study(points: list[Point], folder: Path) -> None:
         writer.writeheader()
         writer.writerows(asdict(point) for point in points)
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    lowest = min(point.energy for point in points)
     for start in STARTS:
         own = [point for point in points if point.start == start]
         seconds = [max(point.seconds, 1e-3) for point in own]
         left.plot(seconds, [100 * point.corloc50 for point in own], marker="o", markersize=4, label=start)
-        middle.plot(seconds, [point.energy for point in own], marker="o", markersize=4, label=start)
-    for axes, name in ((left, "CorLoc@0.5 (%)"), (middle, "energy")):
-        axes.set(xlabel="seconds", ylabel=name, xscale="log")
-        axes.grid(alpha=0.3)
+        middle.plot(seconds, [point.energy - lowest + 1 for point in own], marker="o", markersize=4, label=start)
+    left.set(xlabel="seconds", ylabel="CorLoc@0.5 (%)", xscale="log")
+    middle.set(xlabel="seconds", ylabel="energy above the lowest found, + 1", xscale="log", yscale="log")
     left.legend(fontsize=8)
     sizes = [point for point in points if point.epoch == 0 and point.start.startswith("K=")]
     right.plot([int(p.start[2:]) for p in sizes], [p.seconds for p in sizes], marker="o", color="black")
     for point in sizes:
         text = f"{100 * point.corloc50:.1f}%"
-        right.annotate(text, (int(point.start[2:]), point.seconds), textcoords="offset points", xytext=(6, -4))
+        right.annotate(text, (int(point.start[2:]), point.seconds), textcoords="offset points", xytext=(8, -10))
     right.set(xlabel="K, bags of a mini-problem", ylabel="seconds of the start", xscale="log", yscale="log")
+    right.set_xticks([int(p.start[2:]) for p in sizes], labels=[p.start[2:] for p in sizes])
+    right.minorticks_off()
+    right.margins(x=0.15, y=0.15)
     right.set_title("CorLoc@0.5 before ICM", fontsize=9)
-    right.grid(alpha=0.3)
+    for axes in (left, middle, right):
+        axes.grid(alpha=0.3)
     figure.savefig(folder / "init.png", dpi=120)
     pyplot.close(figure)

@@ -1,0 +1,70 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import coco, write_json
+from pairloc.data.reading import read_annotated
+from pairloc.errors import InputError
+from pairloc.evaluation.compare import difference
+from pairloc.evaluation.corloc import Localized
+from pairloc.evaluation.table import evaluation_of, evaluation_text, read_found
+
+RIGHT = [
+    {"image_id": 1, "category_id": 5, "bbox": [1, 2, 10, 10], "score": 0.9},
+    {"image_id": 2, "category_id": 9, "bbox": [0, 0, 4, 3], "score": 0.2},
+]
+
+
+def test_boxes_of_a_data_set_and_results_say_the_same(tmp_path: Path) -> None:
+    truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
+    results = write_json(tmp_path / "results.json", RIGHT)
+    annotations = [entry | {"id": i, "iscrowd": 0} for i, entry in enumerate(RIGHT, start=1)]
+    boxes = write_json(tmp_path / "boxes.json", coco(annotations=annotations))
+    one, other = (evaluation_of(file, *truth) for file in (results, boxes))
+    assert one == other
+    assert one["corloc"]["0.5"]["per_class"] == {"hot dog": 1.0, "cat": 0.0}
+    assert one["corloc"]["0.5"]["causes"]["part"] == 0.5
+    assert one["corloc"]["0.5"]["confident_half"] == 1.0
+    assert "most confident half" in evaluation_text(one)
+    json.dumps(one, allow_nan=False)
+
+
+def test_bad_input_is_named(tmp_path: Path) -> None:
+    truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
+    for change, said in (
+        ({"image_id": 77}, "image_id is 77, which is not in the data set"),
+        ({"category_id": 77}, "category_id is 77, which is not in the data set"),
+        ({"bbox": [0, 0, 0, 5]}, "has no area"),
+        ({"score": None}, "five finite numbers"),
+    ):
+        file = write_json(tmp_path / "r.json", [RIGHT[0] | change])
+        with pytest.raises(InputError, match=said):
+            read_found(file, truth[0])
+    with pytest.raises(InputError, match="not between 0 and 1"):
+        evaluation_of(write_json(tmp_path / "r.json", RIGHT), *truth, (1.5,))
+    empty = read_annotated(write_json(tmp_path / "none.json", coco(annotations=[])))
+    with pytest.raises(InputError, match="no box that counts"):
+        evaluation_of(write_json(tmp_path / "r.json", RIGHT), *empty)
+
+
+def test_of_two_boxes_the_better_scored_counts(tmp_path: Path) -> None:
+    truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
+    wrong = RIGHT[0] | {"bbox": [20, 20, 5, 5], "score": 0.95}
+    found = evaluation_of(write_json(tmp_path / "r.json", [RIGHT[0], wrong]), *truth)
+    assert found["corloc"]["0.5"]["per_class"]["hot dog"] == 0
+
+
+def test_a_paired_difference_is_surer_than_two_intervals() -> None:
+    random = np.random.default_rng(0)
+    n = 300
+    base = random.random(n)
+    first = Localized(np.arange(n), np.zeros(n, dtype=np.int64), base, base, ("a",))
+    second = Localized(first.image, first.label, base + 0.04, base, ("a",))
+    result = difference(first, second, 0.5)
+    assert result.mean == pytest.approx(np.mean(base + 0.04 > 0.5) - np.mean(base > 0.5))
+    assert result.interval[0] > 0
+    assert result.better > 0.99
+    with pytest.raises(InputError, match="not measured on the same images"):
+        difference(first, Localized(first.image + 1, first.label, base, base, ("a",)))

@@ -1,0 +1,34 @@
+import csv
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image as Pil
+
+from helpers import planted_target
+from pairloc.config import LearningSettings, TransferSettings
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.learning.transfer import learn_transfer
+from pairloc.pipeline import selected_boxes
+from pairloc.report.study import STARTS, study_init, write_study
+
+
+def test_every_start_is_there_and_icm_never_raises_the_energy(tmp_path: Path) -> None:
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=16)
+    labels = torch.full((16, target.transfer.size), -1)
+    labels[torch.arange(16), torch.from_numpy(shown)] = torch.arange(16) % 2
+    transfer, _ = learn_transfer(target.transfer, labels, TransferSettings(steps=20, pairs=8))
+    boxes = target.transfer.boxes[torch.arange(16), torch.from_numpy(shown)].double().numpy()
+    truth = GroundTruth(np.arange(16), np.arange(16) % 2, boxes, np.zeros(16, dtype=np.bool_))
+    dataset = target.transfer.store.dataset
+    settings = LearningSettings(iterations=20)
+    points = study_init(target, transfer, settings, (dataset, truth), selected_boxes, epochs=2)
+    assert [point.start for point in points] == [start for start in STARTS for _ in range(3)]
+    for start in STARTS:
+        energies = [point.energy for point in points if point.start == start]
+        assert energies[0] >= energies[1] - 1e-6 >= energies[2] - 2e-6
+    write_study(points, tmp_path / "out")
+    with (tmp_path / "out" / "init.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(points)
+    with Pil.open(tmp_path / "out" / "init.png") as picture:
+        assert picture.width > 1000
