@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
 from pairloc import __version__
 from pairloc.bags.extract import extract
@@ -32,21 +33,24 @@ from pairloc.config import DEMO, FAST, PRESETS, DataSettings, RunSettings
 from pairloc.data.coco import to_coco
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.reading import read, read_annotated
+from pairloc.data.reading import read, read_annotated, read_boxes
 from pairloc.data.scenes import write_scenes
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
-from pairloc.evaluation.table import evaluate_methods
+from pairloc.evaluation.table import align, evaluate_methods
 from pairloc.files import read_json, reason, sha256, write_json
 from pairloc.learning.bags import Bags
+from pairloc.learning.confidence import Calibration, calibrate, confidence
 from pairloc.learning.descent import Curve
 from pairloc.learning.functions import TransferScores
-from pairloc.learning.methods import METHODS, run_method
+from pairloc.learning.methods import METHODS, run_method, settings_of
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import label_proposals, learn_transfer
 from pairloc.progress import track
+from pairloc.report.page import MethodResult, write_page
 
 Say = Callable[[str], None]
+_CALIBRATED = 60  # bags a class that confidence is calibrated on
 BEGUN, DONE, CONFIG, LOCK = "begun.json", "done.json", "config.json", ".lock"
 
 
@@ -288,8 +292,11 @@ class Run:
             BagStore(self.folder / "bags" / "source"), "transfer", dimensions=own.dimensions, device=self.device,
             memory=self._memory, seed=own.seed,
         )  # fmt: skip
-        scores, curve = learn_transfer(bags, label_proposals(bags, *self.source, own), own)
+        labels = label_proposals(bags, *self.source, own)
+        scores, curve = learn_transfer(bags, labels, own)
         scores.save(folder)
+        some = Target.of(bags, bags).some(_CALIBRATED)
+        write_json(folder / "calibration.json", vars(calibrate(some, labels, scores, self.settings.learning)))
         write_json(folder / "curve.json", curve)
         _draw_curves(folder, [curve])
 
@@ -299,7 +306,10 @@ class Run:
         state = run_method(
             method, self.target_bags, self.transfer_scores, own, folder, lambda line: self.say(f"  {line}")
         )
-        boxes = selected_boxes(self.target_bags, state.selection)
+        calibration = Calibration(**read_json(self.folder / "transfer" / "calibration.json"))
+        learning = settings_of(method, self.settings.learning)
+        sure = confidence(self.target_bags, self.transfer_scores, state, learning, calibration)
+        boxes = selected_boxes(self.target_bags, state.selection, sure)
         write_boxes(folder / "boxes.json", self.target, boxes)
         history = [vars(step) for step in state.history]
         facts = {"converged": state.converged, "n_iter": state.n_iter, "curves": state.curves}
@@ -327,12 +337,46 @@ def open_run(folder: Path, device: str = "cpu") -> Run:
     return Run(folder, settings, device)
 
 
-def selected_boxes(target: Target, selection: Selection) -> ScoredBoxes:
-    """A selection as boxes."""
+def write_report(runs: Sequence[Run], out: Path, *, embed: int = 300) -> int:
+    """The page of one or more runs on one target; the number of pictures in it."""
+    if not runs:
+        raise InputError("there is no run to report on")
+    dataset = runs[0].target
+    methods = []
+    for run in runs:
+        file = run.folder / "evaluation" / "evaluation.json"
+        if not file.is_file():
+            raise InputError(f"{run.folder}: is not finished; run it to its end first")
+        evaluation = read_json(file)
+        for method in run.settings.methods:
+            found_in, found = read_boxes(run.folder / method / "boxes.json")
+            history = read_json(run.folder / method / "history.json")["history"]
+            name = method if len(runs) == 1 else f"{run.folder.name}: {method}"
+            own, seconds = evaluation["methods"].get(method, {}), evaluation["seconds"].get(method)
+            methods.append(MethodResult(name, align(found_in, found, dataset), own, seconds, history))
+    truth = runs[0].truth
+    return write_page(
+        out, dataset, methods, None if truth is None else _under(dataset, *truth), embed=embed,
+        about=f"{', '.join(str(run.folder) for run in runs)}: {len(dataset)} pictures, {len(dataset.classes)} classes",
+        track=lambda items, n: track(items, n, "drawing pictures"),
+    )  # fmt: skip
+
+
+def _under(dataset: Dataset, annotated: Dataset, truth: GroundTruth) -> GroundTruth:
+    """The truth under the indices of the target's data set."""
+    image = np.array([-1 if place is None else place for place in dataset.places(annotated)], dtype=np.int64)
+    names = {name: index for index, name in enumerate(dataset.classes)}
+    label = np.array([names.get(name, -1) for name in annotated.classes], dtype=np.int64)
+    return truth.relabelled(image, label)
+
+
+def selected_boxes(target: Target, selection: Selection, sure: tuple[Tensor, ...] | None = None) -> ScoredBoxes:
+    """A selection as boxes, with the confidence in each where it is known."""
     image = np.concatenate([bags.numpy() for bags in target.positives])
     label = np.concatenate([np.full(len(bags), c) for c, bags in enumerate(target.positives)])
     boxes = np.concatenate([target.boxes(selection, c).cpu().numpy() for c in range(len(target.classes))])
-    return ScoredBoxes(image, label, boxes.astype(np.float64).reshape(-1, 4), np.ones(len(image)))
+    score = np.ones(len(image)) if sure is None else np.concatenate([entry.numpy() for entry in sure]).round(4)
+    return ScoredBoxes(image, label, boxes.astype(np.float64).reshape(-1, 4), score)
 
 
 def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:

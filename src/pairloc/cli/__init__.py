@@ -18,12 +18,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (runs.run, runs.demo, runs.tune, outcome.evaluate, data.doctor, data.scenes, data.export):
+for verb in (runs.run, runs.demo, runs.tune, outcome.evaluate, outcome.report, data.doctor, data.scenes, data.export):
     app.command()(verb)
 app.add_typer(data.split_app, name="split")
 app.add_typer(bags.propose_app, name="propose")
 app.add_typer(bags.bags_app, name="bags")
 app.add_typer(runs.study_app, name="study")
+app.add_typer(outcome.detect_app, name="detect")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pairloc.cli.options import Format
+from pairloc.cli.options import Device, Format, Images, Seed, device_of, settings_of
 
 
 def evaluate(
@@ -29,3 +29,96 @@ def evaluate(
         boxes, *read_annotated(truth, format), tuple(iou or (0.5, 0.7)), strict=not at_least, against=against
     )
     print(json.dumps(found) if as_json else text(found))
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same target.")],
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    embed: Annotated[
+        int, typer.Option("--embed", min=0, help="Pictures inside the page; the others lie in a folder beside it.")
+    ] = 300,
+) -> None:
+    """A page to look at: the table, the curves, and every picture with the boxes of all methods."""
+    from pairloc.pipeline import open_run, write_report
+
+    shown = write_report([open_run(folder) for folder in runs], out, embed=embed)
+    print(f"wrote {out}: {shown} pictures")
+
+
+detect_app = typer.Typer(help="A detector trained on found boxes, or on the truth.", no_args_is_help=True)
+
+
+@detect_app.command("train")
+def detect_train(
+    out: Annotated[Path, typer.Option("--out", help="The folder to write; an interrupted training goes on from it.")],
+    boxes: Annotated[Path | None, typer.Option("--boxes", help="Found boxes, such as a run's boxes.json.")] = None,
+    truth: Annotated[Path | None, typer.Option("--truth", help="True boxes instead: the upper bound.")] = None,
+    images: Images = None,
+    backbone: Annotated[str, typer.Option("--backbone")] = "efficientnet-lite0",
+    image_size: Annotated[int, typer.Option("--image-size", help="Pixels of the longer side.")] = 320,
+    epochs: Annotated[int, typer.Option("--epochs")] = 12,
+    batch: Annotated[int, typer.Option("--batch")] = 16,
+    lr: Annotated[float, typer.Option("--lr")] = 5e-4,
+    small: Annotated[bool, typer.Option("--small", help="The demo's small heads, for CPUs.")] = False,
+    workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
+    device: Device = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Train a Faster R-CNN on boxes that were found, or on true ones."""
+    from pairloc.config import DEMO, ProposerSettings
+    from pairloc.data.reading import read_annotated, read_boxes
+    from pairloc.detection.detector import train_detector
+    from pairloc.errors import InputError
+
+    if (boxes is None) == (truth is None):
+        raise InputError("name either --boxes or --truth")
+    values: dict[str, Any] = dict(DEMO["proposer"]) if small else {}  # type: ignore[call-overload]
+    values |= {
+        "backbone": backbone, "epochs": epochs, "batch": batch, "lr": lr, "workers": workers, "seed": seed,
+        "held_out": 0.0,
+    }  # fmt: skip
+    values.setdefault("image_size", image_size)
+    dataset, found = read_boxes(boxes, images=images) if boxes is not None else read_annotated(truth, images=images)  # type: ignore[arg-type]
+    settings = settings_of(ProposerSettings, values)
+    train_detector(dataset, found, settings, out, device=device_of(device), say=print)
+    print(f"wrote {out}")
+
+
+@detect_app.command("evaluate")
+def detect_evaluate(
+    detector: Annotated[Path, typer.Argument(help="The folder of a trained detector.")],
+    truth: Annotated[Path, typer.Option("--truth", help="True boxes of the pictures to try it on.")],
+    images: Images = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write what it finds here, as COCO results.")] = None,
+    workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """COCO's average precision of a detector, and mAP@0.5."""
+    from dataclasses import asdict
+
+    from pairloc.bags.proposer import Proposer
+    from pairloc.boxes import to_xywh
+    from pairloc.data.reading import read_annotated
+    from pairloc.detection.average_precision import average_precision
+    from pairloc.detection.detector import detect, relabelled
+    from pairloc.files import write_json
+
+    dataset, true = read_annotated(truth, images=images)
+    chosen = device_of(device)
+    model = Proposer.load(detector, chosen)
+    found = relabelled(detect(model, dataset, device=chosen, workers=workers), model.classes, dataset)
+    if out is not None:
+        rows = zip(found.image, found.label, to_xywh(found.boxes).round(2).tolist(), found.score, strict=True)
+        results = [
+            {"image_id": dataset.images[i].id, "category_id": dataset.class_ids[c], "bbox": b, "score": float(s)}
+            for i, c, b, s in rows
+        ]
+        write_json(out, results)
+    result = average_precision(dataset, true, found)
+    if as_json:
+        print(json.dumps(asdict(result)))
+        return
+    print(f"AP {100 * result.ap:.1f}, mAP@0.5 {100 * result.ap50:.1f}, AP@0.75 {100 * result.ap75:.1f}")
+    for name, value in result.per_class50.items():
+        print(f"  {name[:24]:24} {100 * value:5.1f}")

@@ -57,8 +57,11 @@ def _show(whole: "Run", *, dry_run: bool) -> None:
     evaluation = whole.run()
     print()
     print(as_text(evaluation))
-    for method in evaluation["seconds"]:
-        print(f"boxes: {whole.folder / method / 'boxes.json'}")
+    from pairloc.pipeline import write_report
+
+    write_report([whole], whole.folder / "report.html")
+    print(f"boxes of a method: {whole.folder / 'METHOD' / 'boxes.json'}")
+    print(f"report: {whole.folder / 'report.html'}")
 
 
 study_app = typer.Typer(help="The paper's experiments on a finished run.", no_args_is_help=True)

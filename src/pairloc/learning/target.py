@@ -1,6 +1,6 @@
 """The target as learning sees it: bags, tags, and a selection. There are no boxes of ground truth here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,6 +34,10 @@ class Target:
         filled = transfer.valid.any(dim=1).cpu()
         positives = tuple(torch.nonzero(column & filled)[:, 0] for column in tagged.T)
         return cls(transfer, own, dataset.classes, positives, tagged)
+
+    def some(self, most: int) -> "Target":
+        """The same with at most so many positive bags a class."""
+        return replace(self, positives=tuple(bags[:most] for bags in self.positives))
 
     def boxes(self, selection: Selection, label: int) -> Tensor:
         """The selected boxes of a class: (M, 4)."""

@@ -1,0 +1,76 @@
+"""The detector: torchvision's Faster R-CNN, as the proposer is, trained on found boxes or on the truth.
+
+It finds all instances of a class, which one box per image cannot.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pairloc.bags.pictures import batches
+from pairloc.bags.proposer import Proposer, Say, train
+from pairloc.config import ProposerSettings
+from pairloc.data.dataset import Dataset
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.scored import ScoredBoxes
+from pairloc.errors import InputError
+
+
+def train_detector(
+    dataset: Dataset,
+    boxes: ScoredBoxes | GroundTruth,
+    settings: ProposerSettings,
+    out: Path,
+    *,
+    device: str = "cpu",
+    say: Say = lambda line: None,
+    writer: Any = None,
+) -> Proposer:
+    """Train on the boxes of a data set; goes on after the last epoch that `out` holds."""
+    if settings.class_agnostic or settings.held_classes:
+        raise InputError("a detector tells classes apart: class_agnostic and held_classes are for proposers")
+    ignored = boxes.ignored if isinstance(boxes, GroundTruth) else np.zeros(len(boxes), dtype=np.bool_)
+    truth = GroundTruth(boxes.image, boxes.label, boxes.boxes, ignored)
+    return train(dataset, truth, settings, out, device=device, say=say, writer=writer)
+
+
+@torch.no_grad()
+def detect(
+    detector: Proposer,
+    dataset: Dataset,
+    *,
+    device: str = "cpu",
+    batch: int = 8,
+    workers: int = 0,
+    least: float = 0.05,
+    most: int = 100,
+) -> ScoredBoxes:
+    """The boxes of every picture that score at least `least`, at most `most` a picture, after NMS in each class."""
+    model = detector.model
+    model.roi_heads.score_thresh, model.roi_heads.detections_per_img = least, most
+    groups = [list(range(a, min(a + batch, len(dataset)))) for a in range(0, len(dataset), batch)]
+    paths = [dataset.path(index) for index in range(len(dataset))]
+    columns: list[list[np.ndarray[Any, Any]]] = [[], [], [], []]
+    for group, read in zip(groups, batches(paths, groups, workers), strict=True):
+        for complaint in read.complaints:
+            if complaint is not None:
+                raise InputError(complaint)
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+            found = model(read.pictures.to(device))
+        for index, entry in zip(group, found, strict=True):
+            count = len(entry["labels"])
+            parts = (np.full(count, index), entry["labels"].cpu().numpy() - 1, entry["boxes"], entry["scores"])
+            for column, part in zip(columns, parts, strict=True):
+                column.append(part if isinstance(part, np.ndarray) else part.double().cpu().numpy())
+    image, label, boxes, score = (np.concatenate(column) if column else np.zeros(0) for column in columns)
+    return ScoredBoxes(image.astype(np.int64), label.astype(np.int64), boxes.reshape(-1, 4), score)
+
+
+def relabelled(found: ScoredBoxes, classes: tuple[str, ...], dataset: Dataset) -> ScoredBoxes:
+    """Boxes of a detector's classes under the indices of a data set's; those of other classes are left out."""
+    place = {name: index for index, name in enumerate(dataset.classes)}
+    label = np.array([place.get(name, -1) for name in classes], dtype=np.int64)[found.label]
+    kept = label >= 0
+    return ScoredBoxes(found.image[kept], label[kept], found.boxes[kept], found.score[kept])

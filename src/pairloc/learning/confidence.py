@@ -1,0 +1,118 @@
+"""How far to trust a selected box: a number in 0 ... 1, calibrated on the source, never on the target's truth.
+
+Two signs: the gap, how much worse the next best proposal of the bag is, and the agreement, the share of views that come
+to the same box. A view is what one set of scores (the transfer scores, those of each fold) prefers in a bag while the
+others keep theirs. A logistic curve of both is fitted on source bags, where it is known whether a box is right.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pairloc.bags.batched import pair_iou
+from pairloc.config import LearningSettings
+from pairloc.learning.alternate import Alternation, State
+from pairloc.learning.functions import ClassScores, TransferScores
+from pairloc.learning.localization import mixed_scores, weight_of_pairs
+from pairloc.learning.target import Selection, Target
+
+_SAME = 0.5  # IoU from which two boxes are the same
+_CURVE = 200  # bags at least a curve is fitted to
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """P(right) = sigmoid(bias + agreement * a + log(1 + gap) * b)."""
+
+    bias: float = -2.0
+    agreement: float = 2.0
+    gap: float = 1.0
+
+    def __call__(self, agreement: Tensor, gap: Tensor) -> Tensor:
+        """Agreement (n,) in 0 ... 1 and gap (n,) from 0 on -> (n,)."""
+        return torch.sigmoid(self.bias + self.agreement * agreement + self.gap * torch.log1p(gap.clamp(min=0)))
+
+    @classmethod
+    def fit(cls, agreement: Tensor, gap: Tensor, right: Tensor) -> "Calibration":
+        """The curve of boxes (n,) of which it is known whether they are right (n,)."""
+        if len(right) < _CURVE or right.all() or not right.any():
+            return cls()
+        signs = torch.stack([torch.ones_like(gap), agreement, torch.log1p(gap.clamp(min=0))], dim=1).double()
+        weights = torch.zeros(3, dtype=torch.float64)
+        for _ in range(50):  # Newton's steps on a convex loss
+            p = torch.sigmoid(signs @ weights)
+            gradient = signs.T @ (p - right.double()) + 1e-3 * weights
+            hessian = (signs * (p * (1 - p))[:, None]).T @ signs + 1e-3 * torch.eye(3, dtype=torch.float64)
+            weights = weights - torch.linalg.solve(hessian, gradient).clamp(-2, 2)
+        bias, by_agreement, by_gap = weights.tolist()
+        return cls(bias, max(by_agreement, 0.0), max(by_gap, 0.0))
+
+
+def confidence(
+    target: Target, transfer: TransferScores, state: State, settings: LearningSettings, calibration: Calibration
+) -> tuple[Tensor, ...]:
+    """Of every class: the confidence (M,) in the selected box of each bag. A class of one bag has no second opinion."""
+    found = []
+    for label, bags in enumerate(target.positives):
+        gap = torch.nan_to_num(state.gaps[label].double(), nan=0.0, posinf=20.0)
+        if not len(bags):
+            found.append(gap)
+            continue
+        sure = calibration(agreement(target, transfer, state.scores, state.selection, label, settings), gap)
+        found.append(sure if len(bags) > 1 else sure / 2)
+    return tuple(found)
+
+
+def agreement(
+    target: Target,
+    transfer: TransferScores,
+    scores: tuple[ClassScores, ...],
+    selection: Selection,
+    label: int,
+    settings: LearningSettings,
+) -> Tensor:
+    """The share of views that prefer the selected box, or one much like it, in each bag of a class: (M,)."""
+    chosen = target.boxes(selection, label)  # (M, 4)
+    boxes = target.transfer.boxes[target.positives[label].to(target.transfer.device)]  # (M, B, 4)
+    votes = []
+    unary_alone = settings.model_copy(update={"alpha": 0.0, "train_pairs": False})
+    for own, view in [(None, unary_alone), (None, settings), *((entry, settings) for entry in scores)]:
+        preferred = boxes.gather(
+            1, _preferred(target, transfer, own, selection, label, view)[:, None, None].expand(-1, 1, 4)
+        )
+        votes.append(pair_iou(chosen[:, None], preferred)[:, 0, 0] > _SAME)
+    return torch.stack(votes).double().mean(dim=0).cpu()
+
+
+def _preferred(
+    target: Target,
+    transfer: TransferScores,
+    own: ClassScores | None,
+    selection: Selection,
+    label: int,
+    settings: LearningSettings,
+) -> Tensor:
+    """The best proposal of every bag of a class while the other bags keep theirs: (M,)."""
+    unary, pairs = mixed_scores(target, transfer, own, label, settings)
+    bags = torch.arange(len(unary), device=unary.device)
+    if settings.alpha > 0 and len(bags) > 1:
+        ones = torch.ones(len(bags), device=unary.device)
+        summed = pairs.against(bags, bags, selection[label].to(unary.device), ones)
+        unary = unary + weight_of_pairs(len(bags), settings) * summed
+    return unary.argmax(dim=1)
+
+
+def calibrate(source: Target, labels: Tensor, transfer: TransferScores, settings: LearningSettings) -> Calibration:
+    """Warm up on source bags, whose proposals have labels (N, B), and see which boxes are right."""
+    warm = LearningSettings.model_validate(settings.model_dump() | {"rounds": 0, "folds": 1, "safeguard": False})
+    state = Alternation(source, transfer, warm).warm_up()
+    signs: list[tuple[Tensor, Tensor, Tensor]] = []
+    for label, bags in enumerate(source.positives):
+        if len(bags) > 1:
+            hits = labels.cpu()[bags, state.selection[label]] == label
+            votes = agreement(source, transfer, (), state.selection, label, warm)
+            signs.append((votes, torch.nan_to_num(state.gaps[label].double(), nan=0.0, posinf=20.0), hits))
+    if not signs:
+        return Calibration()
+    return Calibration.fit(*(torch.cat(column) for column in zip(*signs, strict=True)))

@@ -1,0 +1,172 @@
+"""The report: one page that opens from the file system, with the table, the curves and the gallery.
+
+Names and classes are data, never markup: they travel as JSON whose angle brackets are escaped, and the page shows them
+as text alone.
+"""
+
+import base64
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as Pil
+from PIL import ImageOps
+
+from pairloc.boxes import Floats, iou, to_xywh
+from pairloc.data.dataset import Dataset
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
+from pairloc.data.scored import ScoredBoxes
+
+TAGS = {"warm-up-unary": "WUU", "warm-up": "WU", "unary": "U", "full": "F", "mi-svm": "SVM"}
+_THUMBNAIL = 320  # px of the longer side
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What a method found, under the indices of the report's data set."""
+
+    name: str
+    boxes: ScoredBoxes
+    corloc: dict[str, Any] = field(default_factory=dict)  # by threshold: mean, interval, per_class
+    seconds: float | None = None
+    history: Sequence[dict[str, Any]] = ()
+    tag: str = ""
+
+
+def write_page(
+    out: Path,
+    dataset: Dataset,
+    methods: Sequence[MethodResult],
+    truth: GroundTruth | None = None,
+    *,
+    about: str = "",
+    embed: int = 300,
+    track: Callable[[Iterable[int], int], Iterable[int]] = lambda items, total: items,
+) -> int:
+    """Write the page; the number of pictures shown. Those beyond the first `embed` lie in a folder beside it."""
+    beside = out.with_name(f"{out.stem}_files")
+    tagged = [index for index, tags in enumerate(dataset.tags) if tags]
+    pictures: dict[int, tuple[str, tuple[int, int]]] = {}
+    for place, index in enumerate(track(tagged, len(tagged))):
+        pictures[index] = _picture(dataset, index, None if place < embed else beside, out)
+    named = [_with_tag(method, place, methods) for place, method in enumerate(methods)]
+    data = {
+        "about": about or f"{len(tagged)} pictures, {len(dataset.classes)} classes",
+        "classes": list(dataset.classes),
+        "thresholds": sorted({threshold for method in named for threshold in method.corloc}) or ["0.5"],
+        "methods": [
+            {"name": m.name, "title": m.name, "tag": m.tag, "corloc": m.corloc, "seconds": m.seconds} for m in named
+        ],
+        "charts": _charts(named),
+        "items": _items(dataset, named, truth, pictures),
+    }
+    template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.partial")
+    partial.write_text(template.replace("__DATA__", _json(data)), encoding="utf-8")
+    partial.replace(out)
+    return len(tagged)
+
+
+def _json(data: object) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(data, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _with_tag(method: MethodResult, place: int, methods: Sequence[MethodResult]) -> MethodResult:
+    """A short tag a method, with a number where several runs have the method."""
+    short = TAGS.get(method.name.split(": ")[-1], method.name[:4])
+    earlier = sum(TAGS.get(other.name.split(": ")[-1], other.name[:4]) == short for other in methods[:place])
+    tag = short if not earlier else f"{short}{earlier + 1}"
+    return MethodResult(method.name, method.boxes, method.corloc, method.seconds, method.history, tag)
+
+
+def _picture(dataset: Dataset, index: int, folder: Path | None, page: Path) -> tuple[str, tuple[int, int]]:
+    """Where a picture's thumbnail is, and the size of the picture as shown; an unreadable one is left blank."""
+    try:
+        path = dataset.path(index)
+        read_header(path)
+        with Pil.open(path, formats=FORMATS) as opened:
+            upright = ImageOps.exif_transpose(opened).convert("RGB")
+            size = upright.size
+            upright.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    except (PictureError, *DAMAGE):
+        return "", dataset.images[index].size or (100, 100)
+    if folder is None:
+        stream = io.BytesIO()
+        upright.save(stream, "JPEG", quality=80)
+        return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode(), size
+    folder.mkdir(parents=True, exist_ok=True)
+    upright.save(folder / f"{index:06d}.jpg", quality=80)
+    return f"{folder.name}/{index:06d}.jpg", size
+
+
+def _items(
+    dataset: Dataset,
+    methods: Sequence[MethodResult],
+    truth: GroundTruth | None,
+    pictures: dict[int, tuple[str, tuple[int, int]]],
+) -> list[dict[str, Any]]:
+    """Every tag of every picture, with the boxes of all methods and of the truth."""
+    found = [_by_key(method.boxes.image, method.boxes.label) for method in methods]
+    true = {} if truth is None else _by_key(truth.image[~truth.ignored], truth.label[~truth.ignored])
+    true_boxes = np.zeros((0, 4)) if truth is None else truth.boxes[~truth.ignored]
+    items = []
+    for index, (picture, size) in pictures.items():
+        for label in dataset.tags[index]:
+            own = true_boxes[true.get((index, label), [])]
+            boxes = {}
+            for method, rows in zip(methods, found, strict=True):
+                mine = rows.get((index, label))
+                if mine:
+                    best = max(mine, key=lambda row: np.nan_to_num(method.boxes.score[row], nan=-1.0))
+                    boxes[method.tag] = _box(method.boxes.boxes[best], method.boxes.score[best], own)
+            items.append(
+                {
+                    "file": dataset.images[index].file, "class": label, "picture": picture, "size": list(size),
+                    "truth": to_xywh(own).round(2).tolist(), "boxes": boxes,
+                }
+            )  # fmt: skip
+    return items
+
+
+def _box(box: Floats, score: float, truth: Floats) -> dict[str, Any]:
+    overlap = float(iou(box[None], truth).max()) if len(truth) else 0.0
+    value = 1.0 if np.isnan(score) else float(score)
+    return {"box": to_xywh(box).round(2).tolist(), "score": round(value, 4), "iou": round(overlap, 4)}
+
+
+def _by_key(image: Any, label: Any) -> dict[tuple[int, int], list[int]]:
+    rows: dict[tuple[int, int], list[int]] = {}
+    for row, key in enumerate(zip(image.tolist(), label.tolist(), strict=True)):
+        rows.setdefault(key, []).append(row)
+    return rows
+
+
+def _charts(methods: Sequence[MethodResult]) -> list[dict[str, Any]]:
+    """Lines the page draws: CorLoc against time, boxes that changed, the objective."""
+    timed = [
+        {"tag": m.tag, "points": [[m.seconds, 100 * m.corloc["0.5"]["mean"]]]}
+        for m in methods
+        if m.seconds is not None and "0.5" in m.corloc
+    ]
+    changed, objective = [], []
+    for method in methods:
+        moves = [[step["round"], step["changed"]] for step in method.history if step["step"] == "re-localize"]
+        if len(moves) > 1:
+            changed.append({"tag": method.tag, "points": moves[1:]})
+        measured = [[n, s["objective"]] for n, s in enumerate(method.history) if s.get("objective") is not None]
+        if len(measured) > 1:
+            objective.append({"tag": method.tag, "points": measured})
+    charts = [
+        {"title": "CorLoc@0.5 (%)", "x": "seconds", "lines": timed},
+        {"title": "boxes that changed", "x": "round", "lines": changed},
+        {"title": "objective", "x": "half step", "lines": objective},
+    ]
+    return [chart for chart in charts if chart["lines"]]

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import TINY
+from pairloc.bags.proposer import Proposer
+from pairloc.config import SceneSettings
+from pairloc.data.dataset import Dataset
+from pairloc.data.reading import read_annotated
+from pairloc.data.scenes import write_scenes
+from pairloc.data.scored import ScoredBoxes
+from pairloc.detection.detector import detect, relabelled, train_detector
+from pairloc.errors import InputError
+
+
+def test_a_detector_learns_from_found_boxes_as_from_true_ones(tmp_path: Path) -> None:
+    write_scenes(tmp_path, SceneSettings(size=64, source_images=24, target_images=2))
+    dataset, truth = read_annotated(tmp_path / "source.json")
+    settings = TINY.model_copy(update={"held_out": 0.0})
+    boxes = ScoredBoxes(truth.image, truth.label, truth.boxes, np.ones(len(truth)))
+    one = train_detector(dataset, truth, settings, tmp_path / "a")
+    other = train_detector(dataset, boxes, settings, tmp_path / "b")
+    for name, tensor in one.model.state_dict().items():
+        assert tensor.equal(other.model.state_dict()[name])
+    found = detect(Proposer.load(tmp_path / "a"), dataset, least=0.0, most=7)
+    counts = np.bincount(found.image, minlength=len(dataset))
+    assert counts.max() <= 7
+    assert counts.sum() == len(found) > 0
+    assert (found.boxes[:, 2:] >= found.boxes[:, :2]).all()
+    assert found.label.min() >= 0
+    assert found.label.max() < len(dataset.classes)
+    fewer = Dataset(dataset.images, dataset.classes[::-1][:3], ((),) * len(dataset))
+    kept = relabelled(found, dataset.classes, fewer)
+    assert {dataset.classes[::-1][c] for c in kept.label} <= set(fewer.classes)
+    with pytest.raises(InputError, match="tells classes apart"):
+        train_detector(dataset, truth, settings.model_copy(update={"class_agnostic": True}), tmp_path / "c")

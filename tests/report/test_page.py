@@ -1,0 +1,99 @@
+"""The page in a real browser, opened from the file system."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import picture
+from pairloc.data.dataset import Dataset, Image
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.scored import ScoredBoxes
+from pairloc.report.page import MethodResult, write_page
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>"
+CLASSES = (HOSTILE, "quotes \" and '", "😀", "حيوان", "plain")
+
+VISIT = (Path(__file__).parent / "visit.js").read_text()
+
+
+def made(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
+    images = tuple(Image(i, f"pictures/{i}.png", (40, 30)) for i in range(10))
+    for image in images:
+        picture(folder / image.file, (40, 30))
+    dataset = Dataset(images, CLASSES, tuple((i % 5,) for i in range(10)), folder=folder)
+    index, label = np.arange(10), np.arange(10) % 5
+    truth = GroundTruth(index, label, np.tile([5.0, 5, 25, 25], (10, 1)), np.zeros(10, dtype=np.bool_))
+    off = np.where((index < 4)[:, None], [5.0, 5, 25, 25], [30.0, 0, 39, 9])
+    corloc = {"0.5": {"mean": 0.4, "interval": [0.2, 0.6], "per_class": {CLASSES[0]: 0.5}}}
+    right = ScoredBoxes(index, label, truth.boxes, np.linspace(0.9, 0.1, 10))
+    history = [{"round": r, "step": "re-localize", "changed": 9 - r, "objective": 5.0 - r} for r in range(3)]
+    methods = [
+        MethodResult("warm-up", right, {"0.5": {"mean": 1.0, "interval": [1.0, 1.0], "per_class": {}}}, 1.5),
+        MethodResult("full", ScoredBoxes(index, label, off, np.linspace(0.1, 0.9, 10)), corloc, 2.5, history),
+    ]
+    return dataset, methods, truth
+
+
+def visit(page: Path, size: str = "1280,900") -> dict[str, object]:
+    """Open a copy of the page that visits itself."""
+    text = page.read_text()
+    guard = "<script>window.errors = []; window.onerror = m => { window.errors.push(String(m)); };</script>"
+    copy = page.with_name("visit.html")
+    copy.write_text(text.replace("<head>", f"<head>{guard}", 1).replace("</body>", f"<script>{VISIT}</script></body>"))
+    command = [
+        str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={size}", "--enable-logging=stderr",
+        "--virtual-time-budget=3000", "--dump-dom", copy.as_uri(),
+    ]  # fmt: skip
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    found = re.search(r'<pre id="seen">(.*?)</pre>', shown.stdout, re.DOTALL)
+    assert found, shown.stderr[-2000:]
+    assert "CONSOLE" not in shown.stderr or "Uncaught" not in shown.stderr
+    seen: dict[str, object] = json.loads(unescape(found[1]))
+    return seen
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here; .ci/run installs one")
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    dataset, methods, truth = made(tmp_path)
+    assert write_page(tmp_path / "report.html", dataset, methods, truth, embed=4) == 10
+    seen = visit(tmp_path / "report.html")
+    assert seen["errors"] == []
+    assert seen["ran"] is None
+    assert seen["table"] == [["warm-up", "100.0", "1.5"], ["full", "40.0", "2.5"]]
+    assert seen["classes"] == list(CLASSES)
+    assert (seen["all"], seen["first_class"], seen["right"], seen["wrong"], seen["disagree"]) == (10, 2, 4, 6, 6)
+    doubtful = seen["doubtful"]
+    assert isinstance(doubtful, list)
+    assert doubtful == sorted(doubtful)
+    assert seen["current"] == 1
+    assert seen["open"] is True
+    assert seen["hidden"] == 10  # one box of ground truth a card
+    assert visit(tmp_path / "report.html", "390,800")["all"] == 10
+
+
+def test_pictures_are_inside_or_beside_and_nothing_is_fetched(tmp_path: Path) -> None:
+    dataset, methods, truth = made(tmp_path)
+    (tmp_path / "pictures" / "3.png").write_bytes(b"damaged")
+    write_page(tmp_path / "report.html", dataset, methods, truth, embed=4)
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("data:image/jpeg;base64,") == 3
+    assert len(list((tmp_path / "report_files").iterdir())) == 6
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+    assert HOSTILE not in text
+
+
+def test_without_truth_there_is_no_verdict(tmp_path: Path) -> None:
+    dataset, methods, _ = made(tmp_path)
+    plain = [MethodResult(m.name, m.boxes) for m in methods]
+    write_page(tmp_path / "report.html", dataset, plain)
+    content = (tmp_path / "report.html").read_text().split('id="data">')[1].split("</script>")[0]
+    data = json.loads(content)
+    assert all(item["truth"] == [] for item in data["items"])
+    assert [m["tag"] for m in data["methods"]] == ["WU", "F"]
