@@ -47,6 +47,7 @@ from pairloc.learning.methods import METHODS, run_method, settings_of
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import label_proposals, learn_transfer
 from pairloc.progress import track
+from pairloc.report.figures import write_figures
 from pairloc.report.page import MethodResult, write_page
 
 Say = Callable[[str], None]
@@ -337,29 +338,36 @@ def open_run(folder: Path, device: str = "cpu") -> Run:
     return Run(folder, settings, device)
 
 
-def write_report(runs: Sequence[Run], out: Path, *, embed: int = 300) -> int:
-    """The page of one or more runs on one target; the number of pictures in it."""
+def write_report(runs: Sequence[Run], out: Path, *, embed: int = 300, figures: Path | None = None) -> int:
+    """The page of one or more runs on one target, and static figures where asked for; the number of pictures in it."""
     if not runs:
         raise InputError("there is no run to report on")
     dataset = runs[0].target
-    methods = []
-    for run in runs:
-        file = run.folder / "evaluation" / "evaluation.json"
-        if not file.is_file():
-            raise InputError(f"{run.folder}: is not finished; run it to its end first")
-        evaluation = read_json(file)
-        for method in run.settings.methods:
-            found_in, found = read_boxes(run.folder / method / "boxes.json")
-            history = read_json(run.folder / method / "history.json")["history"]
-            name = method if len(runs) == 1 else f"{run.folder.name}: {method}"
-            own, seconds = evaluation["methods"].get(method, {}), evaluation["seconds"].get(method)
-            methods.append(MethodResult(name, align(found_in, found, dataset), own, seconds, history))
-    truth = runs[0].truth
+    methods = [method for run in runs for method in _results(run, dataset, named=len(runs) > 1)]
+    truth = None if runs[0].truth is None else _under(dataset, *runs[0].truth)
+    if figures is not None:
+        write_figures(figures, dataset, methods, truth)
     return write_page(
-        out, dataset, methods, None if truth is None else _under(dataset, *truth), embed=embed,
+        out, dataset, methods, truth, embed=embed,
         about=f"{', '.join(str(run.folder) for run in runs)}: {len(dataset)} pictures, {len(dataset.classes)} classes",
         track=lambda items, n: track(items, n, "drawing pictures"),
     )  # fmt: skip
+
+
+def _results(run: Run, dataset: Dataset, *, named: bool) -> list[MethodResult]:
+    """What a run's methods found, under the indices of a data set."""
+    file = run.folder / "evaluation" / "evaluation.json"
+    if not file.is_file():
+        raise InputError(f"{run.folder}: is not finished; run it to its end first")
+    evaluation = read_json(file)
+    found = []
+    for method in run.settings.methods:
+        boxes = align(*read_boxes(run.folder / method / "boxes.json"), dataset)
+        history = read_json(run.folder / method / "history.json")["history"]
+        name = f"{run.folder.name}: {method}" if named else method
+        corloc, seconds = evaluation["methods"].get(method, {}), evaluation["seconds"].get(method)
+        found.append(MethodResult(name, boxes, corloc, seconds, history))
+    return found
 
 
 def _under(dataset: Dataset, annotated: Dataset, truth: GroundTruth) -> GroundTruth:

@@ -8,7 +8,7 @@ from pairloc.data.dataset import Dataset, Image
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
-from pairloc.evaluation.corloc import corloc, localized
+from pairloc.evaluation.corloc import Localized, corloc, localized, reliability
 from pairloc.evaluation.table import align
 
 CLASSES = ("a", "b", "c")
@@ -95,3 +95,14 @@ def test_boxes_are_matched_by_file_and_class_name() -> None:
         align(Dataset(other.images, ("z", "a"), ((), ())), found, dataset(3))
     with pytest.raises(InputError, match="no image in common"):
         align(Dataset((Image("x", "x.jpg", None),) * 2, ("b", "a"), ((), ())), found, dataset(3))
+
+
+def test_reliability_of_scores_that_mean_what_they_say() -> None:
+    random = np.random.default_rng(0)
+    score = random.random(20_000)
+    right = random.random(20_000) < score
+    found = Localized(np.arange(20_000), np.zeros(20_000, dtype=np.int64), right.astype(float), score, ("a",))
+    bins = reliability(found)
+    assert sum(entry["count"] for entry in bins) == 20_000
+    for entry in bins:
+        assert entry["right"] == pytest.approx(entry["score"], abs=0.05)

@@ -14,6 +14,7 @@ from helpers import picture
 from pairloc.data.dataset import Dataset, Image
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.scored import ScoredBoxes
+from pairloc.report.figures import write_figures
 from pairloc.report.page import MethodResult, write_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -87,6 +88,16 @@ def test_pictures_are_inside_or_beside_and_nothing_is_fetched(tmp_path: Path) ->
     assert len(list((tmp_path / "report_files").iterdir())) == 6
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert HOSTILE not in text
+
+
+def test_figures_for_papers(tmp_path: Path) -> None:
+    dataset, methods, truth = made(tmp_path)
+    dollars = Dataset(dataset.images, ("$x$", *CLASSES[1:]), dataset.tags, folder=dataset.folder)
+    files = write_figures(tmp_path / "figures", dollars, methods, truth)
+    assert {file.name for file in files} == {
+        f"{stem}.{format}" for stem in ("corloc_per_class", "pictures") for format in ("png", "svg", "pdf")
+    }
+    assert all(file.stat().st_size > 1000 for file in files)
 
 
 def test_without_truth_there_is_no_verdict(tmp_path: Path) -> None:

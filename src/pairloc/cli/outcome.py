@@ -37,11 +37,14 @@ def report(
     embed: Annotated[
         int, typer.Option("--embed", min=0, help="Pictures inside the page; the others lie in a folder beside it.")
     ] = 300,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Also write figures for papers here: PNG, SVG and PDF.")
+    ] = None,
 ) -> None:
     """A page to look at: the table, the curves, and every picture with the boxes of all methods."""
     from pairloc.pipeline import open_run, write_report
 
-    shown = write_report([open_run(folder) for folder in runs], out, embed=embed)
+    shown = write_report([open_run(folder) for folder in runs], out, embed=embed, figures=figures)
     print(f"wrote {out}: {shown} pictures")
 
 

@@ -86,3 +86,19 @@ def bootstrap(found: Localized, values: Floats, draws: int = _DRAWS, seed: int =
     rows = [np.flatnonzero(found.label == c) for c in np.unique(found.label).tolist()]
     means = [values[own][random.integers(0, len(own), (draws, len(own)))].mean(axis=1) for own in rows]
     return np.asarray(np.mean(means, axis=0))
+
+
+def reliability(found: Localized, threshold: float = 0.5, bins: int = 10) -> list[dict[str, float]]:
+    """Boxes in bins of their score: how many, their mean score, and the share of them that is right.
+
+    Scores that mean what they say have mean score and share alike. Boxes without a score are left out.
+    """
+    known = ~np.isnan(found.score)
+    score, right = found.score[known].clip(0, 1), found.right(threshold)[known]
+    place = np.minimum((score * bins).astype(np.int64), bins - 1)
+    rows = []
+    for mask in (place == b for b in range(bins)):
+        if mask.any():
+            mean, share = float(score[mask].mean()), float(right[mask].mean())
+            rows.append({"count": int(mask.sum()), "score": mean, "right": share})
+    return rows

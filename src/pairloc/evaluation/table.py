@@ -14,7 +14,7 @@ from pairloc.data.results import read_results
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.evaluation.compare import difference
-from pairloc.evaluation.corloc import Localized, class_means, corloc, localized
+from pairloc.evaluation.corloc import Localized, class_means, corloc, localized, reliability
 from pairloc.evaluation.errors import CAUSES, breakdown, causes
 
 
@@ -110,6 +110,7 @@ def evaluation_of(
             "mean": measured.mean, "interval": list(measured.interval), "per_class": measured.per_class,
             "causes": breakdown(causes(dataset, found, truth, result, threshold), result),
             "confident_half": _confident_half(result, threshold, strict=strict),
+            "reliability": reliability(result, threshold),
         }  # fmt: skip
     content: dict[str, Any] = {
         "images": len(dataset),
@@ -151,6 +152,11 @@ def evaluation_text(found: Mapping[str, Any]) -> str:
     lines.append("where it is lost")
     for cause in CAUSES[1:]:
         lines.append(f"  {cause:22}" + "".join(_cell(row["causes"][cause], None) for row in rows.values()))
+    first = next(iter(rows))
+    bins = rows[first]["reliability"]
+    if len(bins) > 1:
+        lines.append(f"what scores mean @{first}: mean score, share right, boxes")
+        lines += [f"  {b['score']:.2f}  {100 * b['right']:5.1f}%  {b['count']}" for b in bins]
     for threshold, entry in found.get("against", {}).items():
         low, high = (100 * value for value in entry["interval"])
         gain = f"{100 * entry['mean']:+.1f} [{low:+.1f}, {high:+.1f}] points"

@@ -1,0 +1,115 @@
+"""Static figures for papers: PNG, SVG and PDF of what the page shows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as Pil
+from PIL import ImageOps
+
+from pairloc.data.dataset import Dataset
+from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
+from pairloc.report.page import TAGS, MethodResult
+
+_FORMATS = ("png", "svg", "pdf")
+_COLOURS = {"GT": "#e0a800", "WUU": "#9d4edd", "WU": "#1c7ed6", "U": "#e8590c", "F": "#2b8a3e", "SVM": "#c2255c"}
+
+
+def write_figures(
+    folder: Path, dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, *, cases: int = 12
+) -> list[Path]:
+    """CorLoc per class and a sheet of pictures with tagged boxes; the files written."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "pairloc"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    if any(method.corloc for method in methods):
+        written += _save(_per_class(methods), folder / "corloc_per_class")
+    written += _save(_sheet(dataset, methods, truth, cases), folder / "pictures")
+    return written
+
+
+def _save(figure: Any, stem: Path) -> list[Path]:
+    from matplotlib import pyplot
+
+    files = [stem.with_suffix(f".{format}") for format in _FORMATS]
+    for file in files:
+        figure.savefig(file, dpi=150)
+    pyplot.close(figure)
+    return files
+
+
+def _per_class(methods: Sequence[MethodResult]) -> Any:
+    from matplotlib import pyplot
+
+    known = [method for method in methods if "0.5" in method.corloc]
+    names = list(known[-1].corloc["0.5"]["per_class"])
+    figure, axes = pyplot.subplots(figsize=(max(6, 0.7 * len(names)), 3.6), layout="constrained")
+    width = 0.8 / len(known)
+    for place, method in enumerate(known):
+        values = [100 * method.corloc["0.5"]["per_class"].get(name, np.nan) for name in names]
+        mean = 100 * method.corloc["0.5"]["mean"]
+        tag = TAGS.get(method.name, method.name)
+        at = np.arange(len(names)) + (place - (len(known) - 1) / 2) * width
+        axes.bar(at, values, width, label=f"{method.name} ({mean:.1f})", color=_COLOURS.get(tag))
+    axes.set(ylabel="CorLoc@0.5 (%)", ylim=(0, 100))
+    labels = [_plain(name) for name in names]
+    axes.set_xticks(np.arange(len(names)), labels=labels, rotation=40, ha="right")
+    axes.legend(fontsize=8, ncols=2)
+    return figure
+
+
+def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, cases: int) -> Any:
+    """Pictures on which the methods differ most, in the paper's manner."""
+    from matplotlib import pyplot
+    from matplotlib.patches import Rectangle
+
+    keys = _where_they_differ(dataset, methods)[:cases]
+    columns = min(4, max(1, len(keys)))
+    rows = max(1, -(-len(keys) // columns))
+    figure, grid = pyplot.subplots(rows, columns, figsize=(3 * columns, 3 * rows), layout="constrained", squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for axes, (image, label) in zip(grid.flat, keys, strict=False):
+        picture = _picture(dataset, image)
+        if picture is not None:
+            axes.imshow(picture)
+        axes.set_title(_plain(dataset.classes[label]), fontsize=9)
+        boxes = []
+        if truth is not None:
+            own = (truth.image == image) & (truth.label == label) & ~truth.ignored
+            boxes += [("GT", box) for box in truth.boxes[own]]
+        for method in methods:
+            mine = np.flatnonzero((method.boxes.image == image) & (method.boxes.label == label))
+            boxes += [(TAGS.get(method.name, method.name[:4]), method.boxes.boxes[mine[0]])] if len(mine) else []
+        for tag, (x1, y1, x2, y2) in boxes:
+            colour = _COLOURS.get(tag, "gray")
+            axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1.6))
+            axes.text(x1, y1, tag, fontsize=6, color="white", va="top", bbox={"color": colour, "pad": 0.8})
+    return figure
+
+
+def _where_they_differ(dataset: Dataset, methods: Sequence[MethodResult]) -> list[tuple[int, int]]:
+    """Image and class, those first where the last method's box is furthest from the first's."""
+    found = [method.boxes for method in methods]
+    tables = [{(int(i), int(c)): b for i, c, b in zip(f.image, f.label, f.boxes, strict=True)} for f in found]
+    keys = [(i, c) for i, tags in enumerate(dataset.tags) for c in tags if all((i, c) in table for table in tables)]
+    return sorted(keys, key=lambda key: -float(np.abs(tables[0][key] - tables[-1][key]).sum()))
+
+
+def _picture(dataset: Dataset, index: int) -> Any:
+    try:
+        read_header(dataset.path(index))
+        with Pil.open(dataset.path(index), formats=FORMATS) as opened:
+            return np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
+    except (PictureError, *DAMAGE):
+        return None
+
+
+def _plain(name: str) -> str:
+    """A class name that matplotlib does not take for mathematics."""
+    return name.replace("$", r"\$")
