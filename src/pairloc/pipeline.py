@@ -51,7 +51,6 @@ from pairloc.report.figures import write_figures
 from pairloc.report.page import MethodResult, write_page
 
 Say = Callable[[str], None]
-_CALIBRATED = 60  # bags a class that confidence is calibrated on
 BEGUN, DONE, CONFIG, LOCK = "begun.json", "done.json", "config.json", ".lock"
 
 
@@ -140,7 +139,7 @@ class Run:
             Stage("data", [_plain(own.data), external], (), self._prepare),
             Stage("proposer", _plain(own.proposer), ("data",), self._propose),
             Stage("bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract),
-            Stage("transfer", _plain(own.transfer), ("bags",), self._transfer),
+            Stage("transfer", [_plain(own.transfer), _plain(own.learning)], ("bags",), self._transfer),
         ]
         stages += [
             Stage(method, _plain(own.learning), ("bags", "transfer"), lambda folder, m=method: self._method(m, folder))  # type: ignore[misc]
@@ -296,8 +295,7 @@ class Run:
         labels = label_proposals(bags, *self.source, own)
         scores, curve = learn_transfer(bags, labels, own)
         scores.save(folder)
-        some = Target.of(bags, bags).some(_CALIBRATED)
-        write_json(folder / "calibration.json", vars(calibrate(some, labels, scores, self.settings.learning)))
+        write_json(folder / "calibration.json", vars(calibrate(bags, labels, own, self.settings.learning)))
         write_json(folder / "curve.json", curve)
         _draw_curves(folder, [curve])
 

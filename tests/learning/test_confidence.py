@@ -36,7 +36,7 @@ def test_right_boxes_are_trusted_more(tmp_path: Path, method: str) -> None:
     labels[torch.arange(80), torch.from_numpy(shown)] = torch.arange(80) % 4
     transfer, _ = learn_transfer(target.transfer, labels, TransferSettings(steps=60, pairs=8, lr=0.01))
     state = run_method(method, target, transfer, SETTINGS)
-    calibration = calibrate(target, labels, transfer, SETTINGS)
+    calibration = calibrate(target.transfer, labels, TransferSettings(steps=20, pairs=8, lr=0.01), SETTINGS)
     sure = confidence(target, transfer, state, settings_of(method, SETTINGS), calibration)
     everything = torch.cat(sure)
     assert ((everything >= 0) & (everything <= 1)).all()

@@ -2,23 +2,28 @@
 
 Two signs: the gap, how much worse the next best proposal of the bag is, and the agreement, the share of views that come
 to the same box. A view is what one set of scores (the transfer scores, those of each fold) prefers in a bag while the
-others keep theirs. A logistic curve of both is fitted on source bags, where it is known whether a box is right.
+others keep theirs. A logistic curve of both is fitted on source classes that play the target for transfer scores that
+were learned without them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from pairloc.bags.batched import pair_iou
-from pairloc.config import LearningSettings
+from pairloc.config import LearningSettings, TransferSettings
 from pairloc.learning.alternate import Alternation, State
+from pairloc.learning.bags import Bags
 from pairloc.learning.functions import ClassScores, TransferScores
 from pairloc.learning.localization import mixed_scores, weight_of_pairs
 from pairloc.learning.target import Selection, Target
+from pairloc.learning.transfer import NEITHER, learn_transfer
 
 _SAME = 0.5  # IoU from which two boxes are the same
-_CURVE = 200  # bags at least a curve is fitted to
+_CURVE = 100  # bags at least a curve is fitted to
+_PLAYING = 3  # one class in so many plays the target
+_BAGS = 60  # of a playing class at most
 
 
 @dataclass(frozen=True)
@@ -103,16 +108,27 @@ def _preferred(
     return unary.argmax(dim=1)
 
 
-def calibrate(source: Target, labels: Tensor, transfer: TransferScores, settings: LearningSettings) -> Calibration:
-    """Warm up on source bags, whose proposals have labels (N, B), and see which boxes are right."""
-    warm = LearningSettings.model_validate(settings.model_dump() | {"rounds": 0, "folds": 1, "safeguard": False})
-    state = Alternation(source, transfer, warm).warm_up()
-    signs: list[tuple[Tensor, Tensor, Tensor]] = []
-    for label, bags in enumerate(source.positives):
-        if len(bags) > 1:
-            hits = labels.cpu()[bags, state.selection[label]] == label
-            votes = agreement(source, transfer, (), state.selection, label, warm)
-            signs.append((votes, torch.nan_to_num(state.gaps[label].double(), nan=0.0, posinf=20.0), hits))
-    if not signs:
+def calibrate(bags: Bags, labels: Tensor, transfer: TransferSettings, settings: LearningSettings) -> Calibration:
+    """Let source classes play the target: learn transfer scores without their images, warm up on those, see what fits.
+
+    `labels` (N, B) are the classes of the source's proposals.
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    source = Target.of(bags, bags).some(_BAGS)
+    shown = [c for c, own in enumerate(source.positives) if len(own) > 1]
+    order = [shown[i] for i in torch.randperm(len(shown), generator=generator).tolist()]
+    playing = order[: max(1, len(shown) // _PLAYING)]
+    apart = source.tagged[:, playing].any(dim=1)
+    if len(shown) < 2 or not (labels.cpu()[~apart] >= 0).any(dim=1).sum() > 1:
         return Calibration()
+    scores, _ = learn_transfer(bags, labels.masked_fill(apart.to(labels.device)[:, None], NEITHER), transfer)
+    warm = LearningSettings.model_validate(settings.model_dump() | {"rounds": 0, "folds": 1, "safeguard": False})
+    none = torch.zeros(0, dtype=torch.int64)
+    target = replace(source, positives=tuple(own if c in playing else none for c, own in enumerate(source.positives)))
+    state = Alternation(target, scores, warm).warm_up()
+    signs = []
+    for label in playing:
+        hits = labels.cpu()[target.positives[label], state.selection[label]] == label
+        votes = agreement(target, scores, (), state.selection, label, warm)
+        signs.append((votes, torch.nan_to_num(state.gaps[label].double(), nan=0.0, posinf=20.0), hits))
     return Calibration.fit(*(torch.cat(column) for column in zip(*signs, strict=True)))

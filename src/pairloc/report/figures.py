@@ -16,6 +16,9 @@ from pairloc.report.page import TAGS, MethodResult
 _FORMATS = ("png", "svg", "pdf")
 _COLOURS = {"GT": "#e0a800", "WUU": "#9d4edd", "WU": "#1c7ed6", "U": "#e8590c", "F": "#2b8a3e", "SVM": "#c2255c"}
 
+# where a tag stands on its box: right, low
+_CORNERS = {"GT": (False, False), "WUU": (True, False), "U": (True, True), "WU": (False, True), "F": (True, False)}
+
 
 def write_figures(
     folder: Path, dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, *, cases: int = 12
@@ -89,7 +92,11 @@ def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth
         for tag, (x1, y1, x2, y2) in boxes:
             colour = _COLOURS.get(tag, "gray")
             axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1.6))
-            axes.text(x1, y1, tag, fontsize=6, color="white", va="top", bbox={"color": colour, "pad": 0.8})
+            right, low = _CORNERS.get(tag, (False, False))
+            axes.text(
+                x2 if right else x1, y2 if low else y1, tag, fontsize=6, color="white",
+                bbox={"color": colour, "pad": 0.8}, ha="right" if right else "left", va="bottom" if low else "top",
+            )  # fmt: skip
     return figure
 
 
