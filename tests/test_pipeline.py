@@ -229,3 +229,21 @@ def test_the_command_line_runs_it(config: Path, whole: Path) -> None:
     assert planned.stdout.count("done") == len(STAGES)
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
     assert "CorLoc@0.5" in shown.stdout
+
+
+def test_a_report_and_an_evaluation_of_a_run_from_the_command_line(whole: Path, tmp_path: Path) -> None:
+    def pairloc(*arguments: object) -> str:
+        command = [sys.executable, "-m", "pairloc", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ)).stdout
+
+    assert "12 pictures" in pairloc("report", whole, "--out", tmp_path / "r.html", "--figures", tmp_path / "figures")
+    assert (tmp_path / "figures" / "pictures.pdf").is_file()
+    truth = whole / "data" / "scenes" / "target_truth.json"
+    arguments = ["evaluate", whole / "full" / "boxes.json", "--truth", truth, "--iou", "0.3"]
+    found = json.loads(pairloc(*arguments, "--against", whole / "warm-up-unary" / "boxes.json", "--json"))
+    assert set(found["corloc"]) == set(found["against"]) == {"0.3"}
+    scores = [entry["score"] for entry in json.loads((whole / "full" / "boxes.json").read_text())["annotations"]]
+    assert all(0 <= score <= 1 for score in scores)
+    two = pairloc("report", whole, whole, "--out", tmp_path / "two.html", "--embed", "0")
+    assert "12 pictures" in two
+    assert len(list((tmp_path / "two_files").iterdir())) == 12

@@ -37,6 +37,7 @@ from pairloc.data.reading import read, read_annotated, read_boxes
 from pairloc.data.scenes import write_scenes
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
+from pairloc.evaluation.recall import recall_of_store
 from pairloc.evaluation.table import align, evaluate_methods
 from pairloc.files import read_json, reason, sha256, write_json
 from pairloc.learning.bags import Bags
@@ -145,7 +146,7 @@ class Run:
             Stage(method, _plain(own.learning), ("bags", "transfer"), lambda folder, m=method: self._method(m, folder))  # type: ignore[misc]
             for method in own.methods
         ]
-        stages.append(Stage("evaluation", None, ("data", *own.methods), self._evaluate))
+        stages.append(Stage("evaluation", None, ("data", "bags", *own.methods), self._evaluate))
         self.stages = {stage.name: stage for stage in stages}
 
     def key(self, stage: Stage) -> str:
@@ -324,7 +325,9 @@ class Run:
             write_json(folder / "evaluation.json", {"methods": {}, "seconds": seconds})
             return
         files = {method: self.folder / method / "boxes.json" for method in self.settings.methods}
-        write_json(folder / "evaluation.json", evaluate_methods(files, *self.truth) | {"seconds": seconds}, indent=1)
+        ceiling = recall_of_store(BagStore(self.folder / "bags" / "target"), *self.truth)["images"]
+        found = evaluate_methods(files, *self.truth)
+        write_json(folder / "evaluation.json", found | {"ceiling": ceiling, "seconds": seconds}, indent=1)
 
 
 def open_run(folder: Path, device: str = "cpu") -> Run:
@@ -346,10 +349,16 @@ def write_report(runs: Sequence[Run], out: Path, *, embed: int = 300, figures: P
     if figures is not None:
         write_figures(figures, dataset, methods, truth)
     return write_page(
-        out, dataset, methods, truth, embed=embed,
+        out, dataset, methods, truth, embed=embed, ceiling=_ceiling(runs[0]),
         about=f"{', '.join(str(run.folder) for run in runs)}: {len(dataset)} pictures, {len(dataset.classes)} classes",
         track=lambda items, n: track(items, n, "drawing pictures"),
     )  # fmt: skip
+
+
+def _ceiling(run: Run) -> dict[str, float]:
+    """By threshold, the CorLoc the best of a picture's proposals would reach."""
+    known: dict[str, float] = read_json(run.folder / "evaluation" / "evaluation.json").get("ceiling", {})
+    return {threshold.removeprefix("@"): value for threshold, value in known.items()}
 
 
 def _results(run: Run, dataset: Dataset, *, named: bool) -> list[MethodResult]:

@@ -15,11 +15,19 @@ SETTINGS = LearningSettings(steps=20, pairs=8, lr=0.01, rounds=1, folds=2, k=4)
 
 def test_a_fitted_curve_gives_back_the_probabilities_it_was_drawn_from() -> None:
     generator = torch.Generator().manual_seed(0)
-    true = Calibration(-1.5, 2.0, 1.0)
+    true = Calibration(-1.5, 1.2)
     agree, gap = torch.rand(20_000, generator=generator), torch.rand(20_000, generator=generator) * 4
     right = torch.rand(20_000, generator=generator) < true(agree, gap)
     fitted = Calibration.fit(agree, gap, right)
     assert vars(fitted) == pytest.approx(vars(true), abs=0.15)
+
+
+def test_a_curve_rises_whatever_it_is_fitted_to() -> None:
+    generator = torch.Generator().manual_seed(1)
+    agree, gap = torch.rand(1000, generator=generator), torch.rand(1000, generator=generator)
+    fitted = Calibration.fit(agree, gap, agree + gap < 0.8)
+    assert fitted.scale > 0
+    assert float(fitted(agree, gap).mean()) == pytest.approx(float((agree + gap < 0.8).double().mean()), abs=0.05)
 
 
 def test_too_little_to_fit_leaves_the_default() -> None:

@@ -63,7 +63,7 @@ def visit(page: Path, size: str = "1280,900") -> dict[str, object]:
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here; .ci/run installs one")
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     dataset, methods, truth = made(tmp_path)
-    assert write_page(tmp_path / "report.html", dataset, methods, truth, embed=4) == 10
+    assert write_page(tmp_path / "report.html", dataset, methods, truth, embed=4, ceiling={"0.5": 0.95}) == 10
     seen = visit(tmp_path / "report.html")
     assert seen["errors"] == []
     assert seen["ran"] is None

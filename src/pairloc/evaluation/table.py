@@ -83,6 +83,9 @@ def as_text(evaluation: Mapping[str, Any]) -> str:
             low, high = (100 * value for value in entry["interval"])
             cells += f"{100 * entry['mean']:10.1f} [{low:5.1f}, {high:5.1f}]"
         lines.append(f"{method:14}{cells}{evaluation['seconds'].get(method, float('nan')):10.1f}")
+    if evaluation.get("ceiling"):
+        best = "".join(f"{100 * evaluation['ceiling']['@' + threshold]:10.1f}{'':16}" for threshold in thresholds)
+        lines.append(f"{'best proposal':14}{best.rstrip()}")
     return "\n".join(lines)
 
 

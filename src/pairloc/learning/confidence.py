@@ -22,36 +22,43 @@ from pairloc.learning.transfer import NEITHER, learn_transfer
 
 _SAME = 0.5  # IoU from which two boxes are the same
 _CURVE = 100  # bags at least a curve is fitted to
+_FLATTEST = 0.25  # scale of a curve
 _PLAYING = 3  # one class in so many plays the target
 _BAGS = 60  # of a playing class at most
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """P(right) = sigmoid(bias + agreement * a + log(1 + gap) * b)."""
+    """P(right) = sigmoid(bias + scale * sign), with the two signs in one: sign = 2 agreement + log(1 + gap)."""
 
     bias: float = -2.0
-    agreement: float = 2.0
-    gap: float = 1.0
+    scale: float = 1.0
 
     def __call__(self, agreement: Tensor, gap: Tensor) -> Tensor:
         """Agreement (n,) in 0 ... 1 and gap (n,) from 0 on -> (n,)."""
-        return torch.sigmoid(self.bias + self.agreement * agreement + self.gap * torch.log1p(gap.clamp(min=0)))
+        return torch.sigmoid(self.bias + self.scale * _sign(agreement, gap))
 
     @classmethod
     def fit(cls, agreement: Tensor, gap: Tensor, right: Tensor) -> "Calibration":
-        """The curve of boxes (n,) of which it is known whether they are right (n,)."""
+        """The curve of boxes (n,) of which it is known whether they are right (n,); it always rises."""
         if len(right) < _CURVE or right.all() or not right.any():
             return cls()
-        signs = torch.stack([torch.ones_like(gap), agreement, torch.log1p(gap.clamp(min=0))], dim=1).double()
-        weights = torch.zeros(3, dtype=torch.float64)
+        signs = torch.stack([torch.ones_like(gap), _sign(agreement, gap)], dim=1).double()
+        weights = torch.zeros(2, dtype=torch.float64)
         for _ in range(50):  # Newton's steps on a convex loss
             p = torch.sigmoid(signs @ weights)
             gradient = signs.T @ (p - right.double()) + 1e-3 * weights
-            hessian = (signs * (p * (1 - p))[:, None]).T @ signs + 1e-3 * torch.eye(3, dtype=torch.float64)
+            hessian = (signs * (p * (1 - p))[:, None]).T @ signs + 1e-3 * torch.eye(2, dtype=torch.float64)
             weights = weights - torch.linalg.solve(hessian, gradient).clamp(-2, 2)
-        bias, by_agreement, by_gap = weights.tolist()
-        return cls(bias, max(by_agreement, 0.0), max(by_gap, 0.0))
+        scale = min(max(float(weights[1]), _FLATTEST), 1 / _FLATTEST)
+        share = float(right.double().mean())
+        level = torch.logit(torch.tensor(share, dtype=torch.float64)) - scale * signs[:, 1].mean()
+        bias = float(weights[0]) if scale == float(weights[1]) else float(level)
+        return cls(bias, scale)
+
+
+def _sign(agreement: Tensor, gap: Tensor) -> Tensor:
+    return 2 * agreement + torch.log1p(gap.clamp(min=0))
 
 
 def confidence(

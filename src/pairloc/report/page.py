@@ -7,7 +7,7 @@ as text alone.
 import base64
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,14 @@ def write_page(
     truth: GroundTruth | None = None,
     *,
     about: str = "",
+    ceiling: Mapping[str, float] | None = None,
     embed: int = 300,
     track: Callable[[Iterable[int], int], Iterable[int]] = lambda items, total: items,
 ) -> int:
-    """Write the page; the number of pictures shown. Those beyond the first `embed` lie in a folder beside it."""
+    """Write the page; the number of pictures shown. Those beyond the first `embed` lie in a folder beside it.
+
+    `ceiling` is, by threshold, the CorLoc the best proposals would reach.
+    """
     beside = out.with_name(f"{out.stem}_files")
     tagged = [index for index, tags in enumerate(dataset.tags) if tags]
     pictures: dict[int, tuple[str, tuple[int, int]]] = {}
@@ -62,6 +66,7 @@ def write_page(
         "methods": [
             {"name": m.name, "title": m.name, "tag": m.tag, "corloc": m.corloc, "seconds": m.seconds} for m in named
         ],
+        "ceiling": dict(ceiling or {}),
         "charts": _charts(named),
         "items": _items(dataset, named, truth, pictures),
     }
