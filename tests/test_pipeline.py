@@ -48,7 +48,7 @@ folds = 2
 k = 2
 iterations = 10
 """
-STAGES = ("data", "proposer", "bags", "transfer", "warm-up-unary", "full", "evaluation")
+STAGES = ("data", "proposer", "bags", "transfer", "calibration", "warm-up-unary", "full", "evaluation")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +140,11 @@ class Run:
             Stage("data", [_plain(own.data), external], (), self._prepare),
             Stage("proposer", _plain(own.proposer), ("data",), self._propose),
             Stage("bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract),
-            Stage("transfer", [_plain(own.transfer), _plain(own.learning)], ("bags",), self._transfer),
+            Stage("transfer", _plain(own.transfer), ("bags",), self._transfer),
+            Stage("calibration", [_plain(own.transfer), _plain(own.learning)], ("bags",), self._calibrate),
         ]
-        stages += [
-            Stage(method, _plain(own.learning), ("bags", "transfer"), lambda folder, m=method: self._method(m, folder))  # type: ignore[misc]
-            for method in own.methods
-        ]
+        inputs = ("bags", "transfer", "calibration")
+        stages += [Stage(m, _plain(own.learning), inputs, partial(self._method, m)) for m in own.methods]
         stages.append(Stage("evaluation", None, ("data", "bags", *own.methods), self._evaluate))
         self.stages = {stage.name: stage for stage in stages}
 
@@ -287,18 +286,24 @@ class Run:
                 track=lambda shards, total, name=name: track(shards, total, f"extracting {name} shards"),  # type: ignore[misc]
             )  # fmt: skip
 
+    @cached_property
+    def _labelled(self) -> tuple[Bags, Tensor]:
+        """The source's bags, and the class of every proposal."""
+        own, store = self.settings.transfer, BagStore(self.folder / "bags" / "source")
+        options: dict[str, Any] = {"device": self.device, "memory": self._memory, "seed": own.seed}
+        bags = Bags(store, "transfer", dimensions=own.dimensions, **options)
+        return bags, label_proposals(bags, *self.source, own)
+
     def _transfer(self, folder: Path) -> None:
-        own = self.settings.transfer
-        bags = Bags(
-            BagStore(self.folder / "bags" / "source"), "transfer", dimensions=own.dimensions, device=self.device,
-            memory=self._memory, seed=own.seed,
-        )  # fmt: skip
-        labels = label_proposals(bags, *self.source, own)
-        scores, curve = learn_transfer(bags, labels, own)
+        scores, curve = learn_transfer(*self._labelled, self.settings.transfer)
         scores.save(folder)
-        write_json(folder / "calibration.json", vars(calibrate(bags, labels, own, self.settings.learning)))
         write_json(folder / "curve.json", curve)
         _draw_curves(folder, [curve])
+
+    def _calibrate(self, folder: Path) -> None:
+        found = calibrate(*self._labelled, self.settings.transfer, self.settings.learning)
+        write_json(folder / "calibration.json", vars(found))
+        del self._labelled
 
     def _method(self, method: str, folder: Path) -> None:
         start = time.perf_counter()
@@ -306,7 +311,7 @@ class Run:
         state = run_method(
             method, self.target_bags, self.transfer_scores, own, folder, lambda line: self.say(f"  {line}")
         )
-        calibration = Calibration(**read_json(self.folder / "transfer" / "calibration.json"))
+        calibration = Calibration(**read_json(self.folder / "calibration" / "calibration.json"))
         learning = settings_of(method, self.settings.learning)
         sure = confidence(self.target_bags, self.transfer_scores, state, learning, calibration)
         boxes = selected_boxes(self.target_bags, state.selection, sure)
@@ -436,9 +441,9 @@ def _key_in(file: Path) -> str | None:
 
 
 def _write_whole(path: Path, content: object) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    write_json(partial, content)
-    partial.replace(path)
+    unfinished = path.with_name(f".{path.name}.partial")
+    write_json(unfinished, content)
+    unfinished.replace(path)
 
 
 @contextmanager

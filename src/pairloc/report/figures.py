@@ -14,6 +14,7 @@ from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
 from pairloc.report.page import TAGS, MethodResult
 
 _FORMATS = ("png", "svg", "pdf")
+_LONGEST = 24  # characters of a class name
 _COLOURS = {"GT": "#e0a800", "WUU": "#9d4edd", "WU": "#1c7ed6", "U": "#e8590c", "F": "#2b8a3e", "SVM": "#c2255c"}
 
 # where a tag stands on its box: right, low
@@ -118,5 +119,5 @@ def _picture(dataset: Dataset, index: int) -> Any:
 
 
 def _plain(name: str) -> str:
-    """A class name that matplotlib does not take for mathematics."""
-    return name.replace("$", r"\$")
+    """A class name that fits a figure and that matplotlib does not take for mathematics."""
+    return (name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "...").replace("$", r"\$")
