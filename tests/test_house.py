@@ -10,15 +10,15 @@ SOURCE = Path(__file__).parents[1] / "src" / "pairloc"
 
 # A module imports only what stands above it.
 ORDER = [
-    "__init__", "errors", "files", "progress", "boxes", "config", "data", "bags", "scores", "inference", "learning",
-    "detection", "evaluation", "export", "report", "pipeline", "tuning", "api", "cli", "__main__",
+    "__init__", "errors", "files", "progress", "boxes", "config", "configs", "data", "bags", "scores", "inference",
+    "learning", "detection", "evaluation", "export", "report", "pipeline", "tuning", "api", "cli", "__main__",
 ]  # fmt: skip
 TRUTH = {"pairloc.data.groundtruth"}
 TRUTH_NAMES = {"GroundTruth", "read_annotated"}
 TARGET_SIDE = ["scores", "inference", "learning/retrain.py", "learning/alternate.py"]
 MAY_SEE_TRUTH = [
-    "data", "bags/proposer.py", "learning/transfer.py", "detection", "evaluation", "report", "pipeline.py",
-    "tuning.py", "api.py", "cli",
+    "data", "bags/proposer.py", "bags/samples.py", "learning/transfer.py", "detection", "evaluation", "report",
+    "pipeline.py", "tuning.py", "api.py", "cli",
 ]  # fmt: skip
 BARE = ["scores", "inference"]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from pairloc.config import DEMO, RunSettings
+from pairloc.configs import demo_settings, read_config
 from pairloc.errors import InputError
-from pairloc.pipeline import Run, demo_settings, open_run, read_config
+from pairloc.pipeline import Run, open_run
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TINY = """
@@ -73,7 +74,7 @@ def results(folder: Path) -> dict[str, bytes]:
 KILLER = """
 import os, signal, sys
 from pathlib import Path
-from pairloc import pipeline
+from pairloc import configs, pipeline
 stage, folder, config = sys.argv[1:]
 write = pipeline._write_whole
 def dying(path, content):
@@ -81,7 +82,7 @@ def dying(path, content):
         os.kill(os.getpid(), signal.SIGKILL)
     write(path, content)
 pipeline._write_whole = dying
-pipeline.Run(Path(folder), pipeline.read_config(Path(config)), say=lambda line: None).run()
+pipeline.Run(Path(folder), configs.read_config(Path(config)), say=lambda line: None).run()
 """
 
 
@@ -102,14 +103,14 @@ def test_a_kill_between_the_rounds(config: Path, whole: Path, tmp_path: Path) ->
 import os, signal, sys
 from pathlib import Path
 from pairloc.learning import methods
-from pairloc import pipeline
+from pairloc import configs, pipeline
 save = methods.save_state
 def dying(state, file):
     save(state, file)
     if state.n_iter == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 methods.save_state = dying
-pipeline.Run(Path(sys.argv[1]), pipeline.read_config(Path(sys.argv[2])), say=lambda line: None).run()
+pipeline.Run(Path(sys.argv[1]), configs.read_config(Path(sys.argv[2])), say=lambda line: None).run()
 """
     died = subprocess.run([sys.executable, "-c", script, folder, config], check=False, timeout=300)
     assert died.returncode == -signal.SIGKILL
@@ -170,7 +171,7 @@ def test_configs_are_valid_and_open_with_their_command(name: str) -> None:
         ("learning.train_pairs=false", "train_pairs and alpha contradict each other"),
         ("transfer.background_iou=0.9", "background_iou is above foreground_iou"),
         ("data.source=x.json", "data.scenes and data.source contradict each other"),
-        ('methods=["best"]', "there is no 'best'; known are warm-up-unary"),
+        ('methods=["best"]', "methods.0: Input should be 'warm-up-unary', 'warm-up'"),
         ("preset=mine", "there is no preset 'mine'; known are paper, released"),
         ("nonsense", "is not of the form key=value"),
     ],

@@ -161,7 +161,9 @@ class RunSettings(Settings):
     extract: ExtractSettings = ExtractSettings()
     transfer: TransferSettings = TransferSettings()
     learning: LearningSettings = LearningSettings()
-    methods: tuple[str, ...] = ("warm-up-unary", "warm-up", "unary", "full")
+    methods: tuple[Literal["warm-up-unary", "warm-up", "unary", "full", "mi-svm"], ...] = (
+        "warm-up-unary", "warm-up", "unary", "full",
+    )  # fmt: skip
     transfer_images: Annotated[int, Field(ge=2)] = 5000  # source images at most the transfer scores learn from
     seed: Annotated[int, Field(ge=0)] = 0  # of every part that is not given one of its own
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -12,7 +12,6 @@ import json
 import resource
 import shutil
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from pairloc import __version__
 from pairloc.bags.extract import extract
 from pairloc.bags.proposer import held_out, train
 from pairloc.bags.store import BagStore
-from pairloc.config import DEMO, FAST, PRESETS, DataSettings, RunSettings
+from pairloc.config import DataSettings, RunSettings
 from pairloc.data.coco import to_coco
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
@@ -44,7 +43,7 @@ from pairloc.learning.bags import Bags
 from pairloc.learning.confidence import Calibration, calibrate, confidence
 from pairloc.learning.descent import Curve
 from pairloc.learning.functions import TransferScores
-from pairloc.learning.methods import METHODS, run_method, settings_of
+from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import label_proposals, learn_transfer
 from pairloc.progress import track
@@ -53,70 +52,6 @@ from pairloc.report.page import MethodResult, write_page
 
 Say = Callable[[str], None]
 BEGUN, DONE, CONFIG, LOCK = "begun.json", "done.json", "config.json", ".lock"
-
-
-def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
-    """Settings from a TOML file; `changes` are key=value pairs such as learning.alpha=0.5.
-
-    `preset` in the file, "paper" or "released", gives the settings of learning a start; relative paths are relative to
-    the file.
-    """
-    try:
-        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: is not valid TOML ({error})") from error
-    for change in changes:
-        _set(content, change)
-    preset = content.pop("preset", None)
-    if preset is not None:
-        if preset not in PRESETS:
-            raise InputError(f"{path}: there is no preset {preset!r}; known are {', '.join(PRESETS)}")
-        content["learning"] = PRESETS[preset] | content.get("learning", {})
-    for name in ("source", "source_images", "target", "target_images", "truth"):
-        if isinstance(content.get("data", {}).get(name), str):
-            content["data"][name] = path.parent / content["data"][name]
-    for part in ("proposer", "transfer", "learning"):
-        content.setdefault(part, {}).setdefault("seed", content.get("seed", 0))
-    try:
-        settings = RunSettings.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: {key}: {first['msg'].removeprefix('Value error, ')}") from error
-    for method in settings.methods:
-        if method not in METHODS:
-            raise InputError(f"{path}: methods: there is no {method!r}; known are {', '.join(METHODS)}")
-    return settings
-
-
-def demo_settings(seed: int = 0, *, fast: bool = False) -> RunSettings:
-    """The settings of the demo."""
-    content = json.loads(json.dumps(DEMO))
-    for section, changes in FAST.items() if fast else ():
-        content[section] |= changes
-    content["data"]["scenes"]["seed"] = seed
-    for part in ("proposer", "transfer", "learning"):
-        content[part]["seed"] = seed
-    return RunSettings.model_validate(content | {"seed": seed})
-
-
-def _set(content: dict[str, Any], change: str) -> None:
-    key, sign, text = change.partition("=")
-    if not sign or not key.strip():
-        raise InputError(f"--set {change}: is not of the form key=value")
-    try:
-        value = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word
-    *sections, name = key.strip().split(".")
-    place = content
-    for section in sections:
-        place = place.setdefault(section, {})
-        if not isinstance(place, dict):
-            raise InputError(f"--set {change}: {section} is not a section")
-    place[name] = value
 
 
 @dataclass(frozen=True)
@@ -329,7 +264,7 @@ class Run:
         if self.truth is None:
             write_json(folder / "evaluation.json", {"methods": {}, "seconds": seconds})
             return
-        files = {method: self.folder / method / "boxes.json" for method in self.settings.methods}
+        files: dict[str, Path] = {method: self.folder / method / "boxes.json" for method in self.settings.methods}
         ceiling = recall_of_store(BagStore(self.folder / "bags" / "target"), *self.truth)["images"]
         found = evaluate_methods(files, *self.truth)
         write_json(folder / "evaluation.json", found | {"ceiling": ceiling, "seconds": seconds}, indent=1)

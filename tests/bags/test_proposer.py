@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from helpers import TINY
-from pairloc.bags.proposer import Batch, Proposer, Samples, _held_classes, rate, train
+from pairloc.bags.proposer import Proposer, _held_classes, rate, train
+from pairloc.bags.samples import Batch, Samples
 from pairloc.config import ProposerSettings
 from pairloc.data.reading import read_annotated
 from pairloc.errors import InputError

@@ -25,7 +25,8 @@ def run(
     device: Device = "auto",
 ) -> None:
     """Run the whole method, from the proposer to the evaluation; goes on where it stopped."""
-    from pairloc.pipeline import Run, read_config
+    from pairloc.configs import read_config
+    from pairloc.pipeline import Run
 
     settings = read_config(config, changes or ())
     chosen = device_of(device if device != "auto" else settings.device)
@@ -39,7 +40,8 @@ def demo(
     device: Device = "auto",
 ) -> None:
     """Run the whole method on generated scenes, from nothing to the table."""
-    from pairloc.pipeline import Run, demo_settings
+    from pairloc.configs import demo_settings
+    from pairloc.pipeline import Run
 
     start = time.perf_counter()
     _show(Run(out, demo_settings(seed, fast=fast), device_of(device)), dry_run=False)
