@@ -12,7 +12,7 @@ import pytest
 from pairloc.config import DEMO, RunSettings
 from pairloc.configs import demo_settings, read_config
 from pairloc.errors import InputError
-from pairloc.pipeline import Run, open_run
+from pairloc.pipeline import Run, open_run, write_report
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TINY = """
@@ -248,3 +248,38 @@ def test_a_report_and_an_evaluation_of_a_run_from_the_command_line(whole: Path, 
     two = pairloc("report", whole, whole, "--out", tmp_path / "two.html", "--embed", "0")
     assert "12 pictures" in two
     assert len(list((tmp_path / "two_files").iterdir())) == 12
+
+
+def test_a_folder_that_is_not_a_runs_own_is_left_alone(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "bags").mkdir()
+    (tmp_path / "bags" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="already holds other work"):
+        Run(tmp_path, read_config(config), say=lambda line: None).run()
+    assert (tmp_path / "bags" / "mine.txt").read_text() == "mine"
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_run_is_the_same_from_any_folder_and_truth_may_come_later(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes = whole / "data" / "scenes"
+    (tmp_path / "c").mkdir()
+    for name in ("source.json", "target_tags.csv", "target_truth.json"):
+        (tmp_path / name).write_bytes((scenes / name).read_bytes())
+    file = tmp_path / "c" / "c.toml"
+    file.write_text('[data]\nsource = "../source.json"\ntarget = "../target_tags.csv"\n')
+    keys = []
+    for place, named in ((tmp_path, Path("c/c.toml")), (tmp_path / "c", Path("c.toml"))):
+        monkeypatch.chdir(place)
+        run = Run(tmp_path / "run", read_config(named))
+        keys.append({name: run.key(stage) for name, stage in run.stages.items()})
+    assert keys[0] == keys[1]
+    later = Run(tmp_path / "run", read_config(file, ["data.truth=../target_truth.json"]))
+    changed = {name for name, stage in later.stages.items() if later.key(stage) != keys[0][name]}
+    assert changed == {"evaluation"}
+
+
+def test_a_half_changed_run_gets_no_report(whole: Path, tmp_path: Path) -> None:
+    changed = Run(whole, open_run(whole).settings.model_copy(update={"transfer_images": 29}))
+    with pytest.raises(InputError, match="is not finished"):
+        write_report([changed], tmp_path / "r.html")

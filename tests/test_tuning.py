@@ -45,6 +45,15 @@ def test_a_search_keeps_the_best_and_says_all_it_tried(game: Game) -> None:
     assert all(0 <= entry.corloc70 <= entry.corloc50 <= 1 for entry in tried)
 
 
+def test_a_value_that_contradicts_the_others_is_not_tried(game: Game) -> None:
+    released = LEARNING.model_copy(update={"train_unary": False, "lambda2": 1.0})
+    lines: list[str] = []
+    _, learning, tried = tune([game], TRANSFER, released, (("learning.lambda2", (0.25, 0.5), "full"),), lines.append)
+    assert tried == []
+    assert learning == released
+    assert "not tried" in lines[0]
+
+
 def test_too_few_classes(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s", classes=3)
     with pytest.raises(InputError, match="too few to hold 3 out"):

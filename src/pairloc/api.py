@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from pairloc.bags.extract import extract
-from pairloc.bags.proposer import Proposer, held_out, train
+from pairloc.bags.proposer import Proposer, for_transfer, train
 from pairloc.bags.store import BagStore
 from pairloc.config import ExtractSettings, LearningSettings, ProposerSettings, TransferSettings
 from pairloc.data.dataset import Dataset, Image
@@ -61,10 +61,8 @@ class Localizer:
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder)
             self._proposer = train(dataset, truth, self.proposer, work / "proposer", device=self.device)
-            _, unseen = held_out(dataset, truth, self.proposer)
-            chosen = unseen if self.proposer.held_out >= 0.1 else list(range(len(dataset)))
             extract(
-                dataset.subset(sorted(chosen[:_MOST])),
+                dataset.subset(for_transfer(dataset, truth, self.proposer, _MOST)),
                 work / "proposer",
                 work / "bags",
                 self.extract,

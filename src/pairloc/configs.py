@@ -34,7 +34,7 @@ def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
         content["learning"] = PRESETS[preset] | content.get("learning", {})
     for name in ("source", "source_images", "target", "target_images", "truth"):
         if isinstance(content.get("data", {}).get(name), str):
-            content["data"][name] = path.parent / content["data"][name]
+            content["data"][name] = (path.parent / content["data"][name]).resolve()
     for part in ("proposer", "transfer", "learning"):
         content.setdefault(part, {}).setdefault("seed", content.get("seed", 0))
     try:

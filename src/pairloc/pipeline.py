@@ -26,9 +26,9 @@ from torch import Tensor
 
 from pairloc import __version__
 from pairloc.bags.extract import extract
-from pairloc.bags.proposer import held_out, train
+from pairloc.bags.proposer import for_transfer, train
 from pairloc.bags.store import BagStore
-from pairloc.config import DataSettings, RunSettings
+from pairloc.config import RunSettings
 from pairloc.data.coco import to_coco
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
@@ -70,9 +70,9 @@ class Run:
     def __init__(self, folder: Path, settings: RunSettings, device: str = "cpu", say: Say = print) -> None:
         self.folder, self.settings, self.device, self.say = folder, settings, device, say
         own = settings
-        external = _hashes(own.data)
+        external = [_hash(own.data.source), _hash(own.data.target)]
         stages = [
-            Stage("data", [_plain(own.data), external], (), self._prepare),
+            Stage("data", [_plain(own.data.model_copy(update={"truth": None})), external], (), self._prepare),
             Stage("proposer", _plain(own.proposer), ("data",), self._propose),
             Stage("bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract),
             Stage("transfer", _plain(own.transfer), ("bags",), self._transfer),
@@ -80,7 +80,7 @@ class Run:
         ]
         inputs = ("bags", "transfer", "calibration")
         stages += [Stage(m, _plain(own.learning), inputs, partial(self._method, m)) for m in own.methods]
-        stages.append(Stage("evaluation", None, ("data", "bags", *own.methods), self._evaluate))
+        stages.append(Stage("evaluation", _hash(own.data.truth), ("data", "bags", *own.methods), self._evaluate))
         self.stages = {stage.name: stage for stage in stages}
 
     def key(self, stage: Stage) -> str:
@@ -107,6 +107,8 @@ class Run:
         """Do what is missing; the evaluation."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with _locked(self.folder):
+            for name in self.stages:
+                _refuse_other_work(self.folder / name)
             write_json(self.folder / CONFIG, _plain(self.settings), indent=1)
             for stage in self.stages.values():
                 self._stage(stage)
@@ -118,6 +120,7 @@ class Run:
         if _key_in(folder / DONE) == key:
             return
         if folder.is_dir() and _key_in(folder / BEGUN) != key:
+            _refuse_other_work(folder)
             shutil.rmtree(folder)
         folder.mkdir(exist_ok=True)
         _write_whole(folder / BEGUN, {"key": key})
@@ -157,10 +160,11 @@ class Run:
 
     @cached_property
     def truth(self) -> tuple[Dataset, GroundTruth] | None:
-        """The target's boxes, where they are known."""
+        """The target's boxes, where they are known, under the images and classes of the target."""
+        file = self.settings.data.truth
         if self.settings.data.scenes is not None:
-            return read_annotated(self.folder / "data" / "scenes" / "target_truth.json")
-        return None if self.settings.data.truth is None else read_annotated(self.settings.data.truth)
+            file = self.folder / "data" / "scenes" / "target_truth.json"
+        return None if file is None else (self.target, _under(self.target, *read_annotated(file)))
 
     @cached_property
     def transfer_scores(self) -> TransferScores:
@@ -212,9 +216,8 @@ class Run:
 
     def _extract(self, folder: Path) -> None:
         dataset, truth = self.source
-        _, unseen = held_out(dataset, truth, self.settings.proposer)
-        chosen = unseen if len(unseen) >= 2 and self.settings.proposer.held_out >= 0.1 else list(range(len(dataset)))
-        parts = {"source": dataset.subset(sorted(chosen[: self.settings.transfer_images])), "target": self.target}
+        chosen = for_transfer(dataset, truth, self.settings.proposer, self.settings.transfer_images)
+        parts = {"source": dataset.subset(chosen), "target": self.target}
         for name, part in parts.items():
             extract(
                 part, self.folder / "proposer", folder / name, self.settings.extract, device=self.device,
@@ -285,7 +288,7 @@ def write_report(runs: Sequence[Run], out: Path, *, embed: int = 300, figures: P
         raise InputError("there is no run to report on")
     dataset = runs[0].target
     methods = [method for run in runs for method in _results(run, dataset, named=len(runs) > 1)]
-    truth = None if runs[0].truth is None else _under(dataset, *runs[0].truth)
+    truth = None if runs[0].truth is None else runs[0].truth[1]
     if figures is not None:
         write_figures(figures, dataset, methods, truth)
     return write_page(
@@ -304,7 +307,7 @@ def _ceiling(run: Run) -> dict[str, float]:
 def _results(run: Run, dataset: Dataset, *, named: bool) -> list[MethodResult]:
     """What a run's methods found, under the indices of a data set."""
     file = run.folder / "evaluation" / "evaluation.json"
-    if not file.is_file():
+    if not file.is_file() or any(state != "done" for _, state in run.plan()):
         raise InputError(f"{run.folder}: is not finished; run it to its end first")
     evaluation = read_json(file)
     found = []
@@ -360,9 +363,21 @@ def _plain(settings: Any) -> Any:
     return json.loads(settings.model_dump_json())
 
 
-def _hashes(data: DataSettings) -> list[str]:
-    files = [data.source, data.target, data.truth]
-    return [sha256(file) if file is not None and file.is_file() else str(file) for file in files]
+def _hash(path: Path | None) -> str:
+    """What an input is known by: a file by its content, a folder by the names, sizes and times of its files."""
+    if path is None or not path.exists():
+        return str(path)
+    if path.is_file():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    listed = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def _refuse_other_work(folder: Path) -> None:
+    """A folder that a run did not make is not its to delete."""
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).is_file() for name in (BEGUN, DONE)):
+        raise InputError(f"{folder}: already holds other work; name another folder for the run")
 
 
 def _key_in(file: Path) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from pairloc.bags.store import BagStore
 from pairloc.boxes import Ints
@@ -151,12 +152,18 @@ def tune(
         section, name = key.split(".")
         results = []
         for value in values:
-            settings = chosen | {section: _changed(chosen[section], name, value)}
+            try:
+                settings = chosen | {section: _changed(chosen[section], name, value)}
+            except ValidationError:
+                say(f"{key} = {value}: contradicts the other settings, not tried")
+                continue
             found = [game.play(method, settings["transfer"], settings["learning"]) for game in games]
             at50, at70 = np.mean(found, axis=0).tolist()
             results.append(Tried(key, value, method, at50, at70))
             say(f"{key} = {value}, {method}: CorLoc@0.5 {100 * at50:.1f}, @0.7 {100 * at70:.1f}")
         tried += results
+        if not results:
+            continue
         best = max(results, key=lambda entry: entry.merit)
         chosen[section] = _changed(chosen[section], name, best.value)
     return chosen["transfer"], chosen["learning"], tried

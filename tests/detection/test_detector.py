@@ -23,6 +23,8 @@ def test_a_detector_learns_from_found_boxes_as_from_true_ones(tmp_path: Path) ->
     other = train_detector(dataset, boxes, settings, tmp_path / "b")
     for name, tensor in one.model.state_dict().items():
         assert tensor.equal(other.model.state_dict()[name])
+    with pytest.raises(InputError, match="a training on other data"):
+        train_detector(dataset, truth.where(truth.label > 0), settings, tmp_path / "a")
     found = detect(Proposer.load(tmp_path / "a"), dataset, least=0.0, most=7)
     counts = np.bincount(found.image, minlength=len(dataset))
     assert counts.max() <= 7

@@ -49,6 +49,16 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         evaluation_of(write_json(tmp_path / "r.json", RIGHT), *empty)
 
 
+def test_at_the_threshold_everything_says_the_same(tmp_path: Path) -> None:
+    truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
+    half = [RIGHT[0] | {"bbox": [1, 2, 10, 5]}]
+    file = write_json(tmp_path / "r.json", half)
+    for strict, share in ((True, 0.0), (False, 0.5)):
+        row = evaluation_of(file, *truth, (0.5,), strict=strict, against=file)["corloc"]["0.5"]
+        assert row["mean"] == row["causes"]["right"] == share
+        assert row["reliability"][0]["right"] == 2 * share
+
+
 def test_of_two_boxes_the_better_scored_counts(tmp_path: Path) -> None:
     truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
     wrong = RIGHT[0] | {"bbox": [20, 20, 5, 5], "score": 0.95}

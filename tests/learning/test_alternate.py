@@ -165,3 +165,17 @@ def test_methods_are_settings() -> None:
     assert settings_of("warm-up", FAST).rounds == 0
     assert settings_of("unary", FAST).train_pairs is False
     assert settings_of("full", FAST) == FAST
+
+
+def test_a_class_that_was_not_learned_has_no_class_scores(planted: tuple[Target, np.ndarray, TransferScores]) -> None:
+    target, shown, _ = planted
+    one = replace(target, positives=(target.positives[0][:1], target.positives[1][:0], target.positives[2]))
+    selection = tuple(torch.from_numpy(shown)[bags] for bags in one.positives)
+    scores, _ = retrain(one, selection, FAST.model_copy(update={"held_out": 0.0}))
+    assert scores.unary.linear.weight[1].abs().sum() == scores.unary.linear.bias[1] == 0
+    assert (scores.relation.score.weight[:2] == 0).all()
+    assert scores.unary.linear.weight[0].abs().sum() > 0
+    nothing, _ = retrain(
+        replace(one, positives=tuple(bags[:0] for bags in one.positives)), tuple(s[:0] for s in selection), FAST
+    )
+    assert (nothing.unary.linear.weight == 0).all()

@@ -1,5 +1,6 @@
 """The proposer: torchvision's Faster R-CNN, trained on the boxes of the source."""
 
+import hashlib
 import itertools
 import json
 import math
@@ -118,7 +119,8 @@ def train(
     model = _on(build(settings, len(dataset.classes)), device)
     samples = Samples(dataset, taught, chosen, settings)
     optimizer = _optimizer(model, settings)
-    first = _resume(out, model, optimizer, settings, device)
+    taught_key = _fingerprint(dataset, taught, chosen)
+    first = _resume(out, model, optimizer, settings, taught_key, device)
     out.mkdir(parents=True, exist_ok=True)
     batches_of_epochs = samples.batches(first)
     for epoch in range(first, settings.epochs):
@@ -133,7 +135,7 @@ def train(
             stream.write(json.dumps(row) + "\n")
         for name, value in row.items() if writer is not None else ():
             writer.add_scalar(f"proposer/{name}", value, epoch + 1)
-        _checkpoint(out, model, optimizer, settings, epoch + 1)
+        _checkpoint(out, model, optimizer, settings, taught_key, epoch + 1)
     proposer = Proposer(model, settings, dataset.classes)
     proposer.save(out)
     return proposer
@@ -209,6 +211,18 @@ def held_out(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -
     return sorted(shuffled[count:].tolist()), shuffled[:count].tolist()
 
 
+def for_transfer(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings, most: int) -> list[int]:
+    """At most so many images to learn the transfer scores from: ones the proposer never saw, where those are many.
+
+    Features of images it was trained on look better than those of new ones; with less than a tenth held out there are
+    too few new ones, and all images with a box are drawn from.
+    """
+    seen, unseen = held_out(dataset, truth, settings)
+    enough = settings.held_out >= 0.1 and len(unseen) >= 20
+    chosen = unseen if enough else sorted([*seen, *unseen])
+    return sorted(np.random.default_rng(settings.seed).permutation(chosen)[:most].tolist())
+
+
 def _held_classes(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[GroundTruth, GroundTruth]:
     """The boxes to teach and the boxes to measure recall on: the same, or those of different classes."""
     if not settings.held_classes:
@@ -240,11 +254,19 @@ def _recall(
     return {f"recall@{iou}": float((overlaps >= iou).mean()) for iou in (0.5, 0.7)} if len(overlaps) else {}
 
 
+def _fingerprint(dataset: Dataset, truth: GroundTruth, chosen: list[int]) -> str:
+    """The hash of what is taught: classes, images and boxes."""
+    names = json.dumps([dataset.classes, [dataset.images[index].file for index in chosen]])
+    columns = (truth.image, truth.label, truth.boxes, truth.ignored)
+    return hashlib.sha256(names.encode() + b"".join(column.tobytes() for column in columns)).hexdigest()
+
+
 def _checkpoint(
     out: Path,
     model: FasterRCNN,
     optimizer: torch.optim.Optimizer,
     settings: ProposerSettings,
+    taught_key: str,
     epoch: int,
 ) -> None:
     """Write all that the next epoch needs, under a new name first."""
@@ -252,7 +274,7 @@ def _checkpoint(
     for place, entry in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{place}.{name}": tensor.contiguous() for name, tensor in entry.items()}
     partial = out / f"{STATE}.partial"
-    facts = {"epoch": str(epoch), "settings": settings.model_dump_json()}
+    facts = {"epoch": str(epoch), "settings": settings.model_dump_json(), "data": taught_key}
     save_file(tensors, partial, metadata=facts)
     partial.replace(out / f"{STATE}.safetensors")
 
@@ -262,6 +284,7 @@ def _resume(
     model: FasterRCNN,
     optimizer: torch.optim.Optimizer,
     settings: ProposerSettings,
+    taught_key: str,
     device: str,
 ) -> int:
     """Take up the last epoch that was written, if the settings are the same; the number of epochs done."""
@@ -274,6 +297,8 @@ def _resume(
         facts = stored.metadata()
         if facts.get("settings") != settings.model_dump_json():
             raise InputError(f"{out}: holds a training with other settings; name another folder, or delete this one")
+        if facts.get("data") != taught_key:
+            raise InputError(f"{out}: holds a training on other data; name another folder, or delete this one")
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     state: dict[int, dict[str, Tensor]] = {}

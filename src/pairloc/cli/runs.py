@@ -106,6 +106,7 @@ def tune(
     from pairloc.tuning import tune as search
 
     chosen = device_of(device)
+    out.parent.mkdir(parents=True, exist_ok=True)
     whole = open_run(folder, chosen)
     store = BagStore(folder / "bags" / "source")
     games = [Game(store, whole.source, draw_classes(store.dataset, classes, seed), chosen) for seed in range(draws)]

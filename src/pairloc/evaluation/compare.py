@@ -18,13 +18,15 @@ class Difference:
     better: float  # share of the draws in which the second is better
 
 
-def difference(first: Localized, second: Localized, threshold: float = 0.5, *, draws: int = 1000) -> Difference:
+def difference(
+    first: Localized, second: Localized, threshold: float = 0.5, *, strict: bool = True, draws: int = 1000
+) -> Difference:
     """Compare by drawing the same images for both."""
     if first.classes != second.classes or not (
         np.array_equal(first.image, second.image) and np.array_equal(first.label, second.label)
     ):
         raise InputError("the two were not measured on the same images and classes")
-    gain = second.right(threshold) - first.right(threshold)
+    gain = second.right(threshold, strict=strict) - first.right(threshold, strict=strict)
     sampled = bootstrap(first, gain, draws)
     low, high = np.quantile(sampled, [0.025, 0.975]).tolist()
     mean = float(np.nanmean(class_means(gain, first.label, len(first.classes))))

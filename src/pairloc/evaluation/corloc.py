@@ -88,13 +88,15 @@ def bootstrap(found: Localized, values: Floats, draws: int = _DRAWS, seed: int =
     return np.asarray(np.mean(means, axis=0))
 
 
-def reliability(found: Localized, threshold: float = 0.5, bins: int = 10) -> list[dict[str, float]]:
+def reliability(
+    found: Localized, threshold: float = 0.5, bins: int = 10, *, strict: bool = True
+) -> list[dict[str, float]]:
     """Boxes in bins of their score: how many, their mean score, and the share of them that is right.
 
     Scores that mean what they say have mean score and share alike. Boxes without a score are left out.
     """
     known = ~np.isnan(found.score)
-    score, right = found.score[known].clip(0, 1), found.right(threshold)[known]
+    score, right = found.score[known].clip(0, 1), found.right(threshold, strict=strict)[known]
     place = np.minimum((score * bins).astype(np.int64), bins - 1)
     rows = []
     for mask in (place == b for b in range(bins)):

@@ -13,7 +13,15 @@ _INSIDE = 0.8  # share of a box that lies in another: it is a part of it
 _TOUCHES = 0.1  # IoU from which a box is about an object at all
 
 
-def causes(dataset: Dataset, found: ScoredBoxes, truth: GroundTruth, result: Localized, threshold: float) -> list[str]:
+def causes(
+    dataset: Dataset,
+    found: ScoredBoxes,
+    truth: GroundTruth,
+    result: Localized,
+    threshold: float,
+    *,
+    strict: bool = True,
+) -> list[str]:
     """The cause of every positive image of every class, in the order of `result` (n,)."""
     chosen: dict[tuple[int, int], int] = {}
     for row in np.argsort(-np.nan_to_num(found.score, nan=-np.inf), kind="stable").tolist():
@@ -22,7 +30,9 @@ def causes(dataset: Dataset, found: ScoredBoxes, truth: GroundTruth, result: Loc
     for row in np.flatnonzero(~truth.ignored).tolist():
         of_image.setdefault(int(truth.image[row]), []).append(row)
     named = []
-    for image, label, right in zip(result.image.tolist(), result.label.tolist(), result.right(threshold), strict=True):
+    for image, label, right in zip(
+        result.image.tolist(), result.label.tolist(), result.right(threshold, strict=strict), strict=True
+    ):
         if right:
             named.append("right")
         elif (image, label) not in chosen:

@@ -39,9 +39,7 @@ def align(found_in: Dataset, found: ScoredBoxes, dataset: Dataset) -> ScoredBoxe
 
 def read_found(file: Path, dataset: Dataset) -> tuple[ScoredBoxes, int]:
     """Boxes under the truth's indices, from any data set with boxes or from COCO results; how many were left out."""
-    with file.open("rb") as stream:
-        is_results = file.suffix == ".json" and stream.read(64).lstrip().startswith(b"[")
-    if is_results:
+    if file.suffix == ".json" and file.is_file() and file.read_bytes()[:64].lstrip().startswith(b"["):
         return read_results(file, dataset), 0
     found_in, found = read_boxes(file)
     kept = align(found_in, found, dataset)
@@ -111,9 +109,9 @@ def evaluation_of(
         measured = corloc(result, threshold, strict=strict)
         rows[str(threshold)] = {
             "mean": measured.mean, "interval": list(measured.interval), "per_class": measured.per_class,
-            "causes": breakdown(causes(dataset, found, truth, result, threshold), result),
+            "causes": breakdown(causes(dataset, found, truth, result, threshold, strict=strict), result),
             "confident_half": _confident_half(result, threshold, strict=strict),
-            "reliability": reliability(result, threshold),
+            "reliability": reliability(result, threshold, strict=strict),
         }  # fmt: skip
     content: dict[str, Any] = {
         "images": len(dataset),
@@ -123,7 +121,7 @@ def evaluation_of(
     }
     if against is not None:
         other = compare(against, dataset, truth)
-        content["against"] = {str(t): asdict(difference(other, result, t)) for t in thresholds}
+        content["against"] = {str(t): asdict(difference(other, result, t, strict=strict)) for t in thresholds}
     return content
 
 

@@ -87,7 +87,9 @@ def retrain(
         usable = torch.nonzero(mask)[:, 0].to(bags.device)
         tagged = target.tagged.to(bags.device)
         sides[name] = (positives, usable, tagged)
+    count = sides["train"][0].count
     if len(sides["train"][0]) < 2:
+        _silence(scores, torch.zeros_like(count))
         return scores.eval(), []
     drawer = _Drawer(*sides["train"], settings.negatives, seed)
 
@@ -98,7 +100,17 @@ def retrain(
         return _loss(scores, bags, _Drawer(*sides["held"], settings.negatives, seed + 1), _LOOK, settings)
 
     watched = held_out if len(sides["held"][0]) >= 8 else None
-    return scores, descend(scores, loss, watched, settings, what="class scores")
+    curve = descend(scores, loss, watched, settings, what="class scores")
+    _silence(scores, count)
+    return scores, curve
+
+
+@torch.no_grad()
+def _silence(scores: ClassScores, count: Tensor) -> None:
+    """Classes of no positive bag, by `count` (C,), have no class scores; those of one have none of pairs."""
+    for layer, least in ((scores.unary.linear, 1), (scores.relation.score, 2)):
+        layer.weight[count < least] = 0.0
+        layer.bias[count < least] = 0.0
 
 
 def _loss(scores: ClassScores, bags: Bags, drawer: _Drawer, count: int, settings: LearningSettings) -> Tensor:
