@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import ValidationError
 
 from pairloc.bags.store import BagStore
@@ -112,18 +111,11 @@ class Game:
             f"own {learning.features} {learning.dimensions}",
             lambda: self._bags(learning.features, self.draw.target, dimensions=learning.dimensions),
         )
-        state = run_method(method, self._target(seen, own), scores, learning)
-        boxes = selected_boxes(self._target(seen, own), state.selection)
+        target = Target.of(seen, own, self.dataset)
+        state = run_method(method, target, scores, learning)
+        boxes = selected_boxes(target, state.selection)
         found = localized(self.dataset, boxes, self.truth)
         return corloc(found, 0.5, draws=1).mean, corloc(found, 0.7, draws=1).mean
-
-    def _target(self, seen: Bags, own: Bags) -> Target:
-        tagged = torch.zeros(seen.count, len(self.dataset.classes), dtype=torch.bool)
-        for row, tags in enumerate(self.dataset.tags):
-            tagged[row, list(tags)] = True
-        filled = seen.valid.any(dim=1).cpu()
-        positives = tuple(torch.nonzero(column & filled)[:, 0] for column in tagged.T)
-        return Target(seen, own, self.dataset.classes, positives, tagged)
 
     def _learn(self, settings: TransferSettings) -> Any:
         bags = self._bags("transfer", self.draw.source, dimensions=settings.dimensions)

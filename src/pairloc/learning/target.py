@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pairloc.data.dataset import Dataset
+from pairloc.data.folds import folds
 from pairloc.errors import InputError
 from pairloc.learning.bags import Bags
 
@@ -23,9 +25,9 @@ class Target:
     tagged: Tensor  # (N, C)
 
     @classmethod
-    def of(cls, transfer: Bags, own: Bags) -> "Target":
-        """The target of a store."""
-        dataset = transfer.store.dataset.subset(transfer.indices)
+    def of(cls, transfer: Bags, own: Bags, dataset: Dataset | None = None) -> "Target":
+        """The target of a store, with its tags or with those of another data set of the same images."""
+        dataset = dataset or transfer.store.dataset.subset(transfer.indices)
         tagged = torch.zeros(transfer.count, len(dataset.classes), dtype=torch.bool)
         for row, tags in enumerate(dataset.tags):
             tagged[row, list(tags)] = True
@@ -45,16 +47,7 @@ class Target:
         return self.transfer.boxes[self.positives[label].to(self.transfer.device), chosen]
 
 
-def fold_of_bags(target: Target, folds: int, seed: int) -> Tensor:
-    """A fold 0 ... folds - 1 for every bag, so that every class is spread over them as evenly as its tags allow: (N,).
-
-    Bags are dealt out class by class, the rarest first; a bag with several tags goes with its rarest.
-    """
-    random = np.random.default_rng(seed)
-    fold = np.full(target.transfer.count, -1)
-    for label in sorted(range(len(target.classes)), key=lambda c: (len(target.positives[c]), c)):
-        free = [bag for bag in target.positives[label].tolist() if fold[bag] < 0]
-        fold[random.permutation(free).astype(int)] = (np.arange(len(free)) + random.integers(folds)) % folds
-    rest = np.flatnonzero(fold < 0)
-    fold[random.permutation(rest)] = np.arange(len(rest)) % folds
-    return torch.from_numpy(fold)
+def fold_of_bags(target: Target, k: int, seed: int) -> Tensor:
+    """A fold 0 ... k - 1 for every bag: (N,)."""
+    positives = [bags.numpy() for bags in target.positives]
+    return torch.from_numpy(folds(target.transfer.count, positives, k, np.random.default_rng(seed)))
