@@ -15,17 +15,20 @@ from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
 
 
 def load_picture(path: Path) -> Tensor:
-    """A picture as it is shown: (3, height, width) bytes. Grey, palette, CMYK, 16-bit and transparent ones included."""
+    """A picture as it is shown: (3, height, width) bytes."""
+    return torch.from_numpy(np.array(open_picture(path))).permute(2, 0, 1).contiguous()
+
+
+def open_picture(path: Path) -> Image.Image:
+    """A picture upright and RGB. Grey, palette, CMYK, 16-bit and transparent ones included."""
     read_header(path)  # refuses what is missing, no picture, or would unpack to gigapixels
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(path, formats=FORMATS) as picture:
-                upright = ImageOps.exif_transpose(picture)
-                rgb = _rgb(upright)
+                return _rgb(ImageOps.exif_transpose(picture))
     except DAMAGE as error:
         raise PictureError("unreadable-picture", f"cannot be decoded ({str(error)[:80]})") from error
-    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1).contiguous()
 
 
 def _rgb(picture: Image.Image) -> Image.Image:

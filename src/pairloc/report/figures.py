@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image as Pil
-from PIL import ImageOps
 
+from pairloc.bags.pictures import open_picture
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
+from pairloc.data.pictures import PictureError
 from pairloc.report.page import TAGS, MethodResult
 
 _FORMATS = ("png", "svg", "pdf")
@@ -111,10 +110,8 @@ def _where_they_differ(dataset: Dataset, methods: Sequence[MethodResult]) -> lis
 
 def _picture(dataset: Dataset, index: int) -> Any:
     try:
-        read_header(dataset.path(index))
-        with Pil.open(dataset.path(index), formats=FORMATS) as opened:
-            return np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
-    except (PictureError, *DAMAGE):
+        return np.asarray(open_picture(dataset.path(index)))
+    except PictureError:
         return None
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image as Pil
-from PIL import ImageOps
 
+from pairloc.bags.pictures import open_picture
 from pairloc.boxes import Floats, iou, to_xywh
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
+from pairloc.data.pictures import PictureError
 from pairloc.data.scored import ScoredBoxes
 
 TAGS = {"warm-up-unary": "WUU", "warm-up": "WU", "unary": "U", "full": "F", "mi-svm": "SVM"}
@@ -95,14 +94,11 @@ def _with_tag(method: MethodResult, place: int, methods: Sequence[MethodResult])
 def _picture(dataset: Dataset, index: int, folder: Path | None, page: Path) -> tuple[str, tuple[int, int]]:
     """Where a picture's thumbnail is, and the size of the picture as shown; an unreadable one is left blank."""
     try:
-        path = dataset.path(index)
-        read_header(path)
-        with Pil.open(path, formats=FORMATS) as opened:
-            upright = ImageOps.exif_transpose(opened).convert("RGB")
-            size = upright.size
-            upright.thumbnail((_THUMBNAIL, _THUMBNAIL))
-    except (PictureError, *DAMAGE):
+        upright = open_picture(dataset.path(index))
+    except PictureError:
         return "", dataset.images[index].size or (100, 100)
+    size = upright.size
+    upright.thumbnail((_THUMBNAIL, _THUMBNAIL))
     if folder is None:
         stream = io.BytesIO()
         upright.save(stream, "JPEG", quality=80)
