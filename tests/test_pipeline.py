@@ -12,7 +12,8 @@ import pytest
 from pairloc.config import DEMO, RunSettings
 from pairloc.configs import demo_settings, read_config
 from pairloc.errors import InputError
-from pairloc.pipeline import Run, open_run, write_report
+from pairloc.pipeline import Run, open_run
+from pairloc.reporting import write_report
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TINY = """

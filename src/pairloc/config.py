@@ -133,6 +133,9 @@ class LearningSettings(DescentSettings):
         return self
 
 
+Method = Literal["warm-up-unary", "warm-up", "unary", "full", "mi-svm"]
+
+
 class DataSettings(Settings):
     """Where source and target come from: generated scenes, or files in any format the readers know."""
 
@@ -161,7 +164,7 @@ class RunSettings(Settings):
     extract: ExtractSettings = ExtractSettings()
     transfer: TransferSettings = TransferSettings()
     learning: LearningSettings = LearningSettings()
-    methods: tuple[Literal["warm-up-unary", "warm-up", "unary", "full", "mi-svm"], ...] = (
+    methods: tuple[Method, ...] = (
         "warm-up-unary", "warm-up", "unary", "full",
     )  # fmt: skip
     transfer_images: Annotated[int, Field(ge=2)] = 5000  # source images at most the transfer scores learn from

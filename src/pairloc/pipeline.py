@@ -32,12 +32,12 @@ from pairloc.config import RunSettings
 from pairloc.data.coco import to_coco
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.reading import read, read_annotated, read_boxes
+from pairloc.data.reading import read, read_annotated
 from pairloc.data.scenes import write_scenes
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.evaluation.recall import recall_of_store
-from pairloc.evaluation.table import align, evaluate_methods
+from pairloc.evaluation.table import evaluate_methods
 from pairloc.files import read_json, reason, sha256, write_json
 from pairloc.learning.bags import Bags
 from pairloc.learning.confidence import Calibration, calibrate, confidence
@@ -47,8 +47,6 @@ from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import label_proposals, learn_transfer
 from pairloc.progress import track
-from pairloc.report.figures import write_figures
-from pairloc.report.page import MethodResult, write_page
 
 Say = Callable[[str], None]
 BEGUN, DONE, CONFIG, LOCK = "begun.json", "done.json", "config.json", ".lock"
@@ -221,7 +219,7 @@ class Run:
         for name, part in parts.items():
             extract(
                 part, self.folder / "proposer", folder / name, self.settings.extract, device=self.device,
-                track=lambda shards, total, name=name: track(shards, total, f"extracting {name} shards"),  # type: ignore[misc]
+                track=partial(track, what=f"extracting {name} shards"),
             )  # fmt: skip
 
     @cached_property
@@ -280,44 +278,6 @@ def open_run(folder: Path, device: str = "cpu") -> Run:
     except ValidationError as error:
         raise InputError(f"{folder}: is not a run ({reason(error)})") from error
     return Run(folder, settings, device)
-
-
-def write_report(runs: Sequence[Run], out: Path, *, embed: int = 300, figures: Path | None = None) -> int:
-    """The page of one or more runs on one target, and static figures where asked for; the number of pictures in it."""
-    if not runs:
-        raise InputError("there is no run to report on")
-    dataset = runs[0].target
-    methods = [method for run in runs for method in _results(run, dataset, named=len(runs) > 1)]
-    truth = None if runs[0].truth is None else runs[0].truth[1]
-    if figures is not None:
-        write_figures(figures, dataset, methods, truth)
-    return write_page(
-        out, dataset, methods, truth, embed=embed, ceiling=_ceiling(runs[0]),
-        about=f"{', '.join(str(run.folder) for run in runs)}: {len(dataset)} pictures, {len(dataset.classes)} classes",
-        track=lambda items, n: track(items, n, "drawing pictures"),
-    )  # fmt: skip
-
-
-def _ceiling(run: Run) -> dict[str, float]:
-    """By threshold, the CorLoc the best of a picture's proposals would reach."""
-    known: dict[str, float] = read_json(run.folder / "evaluation" / "evaluation.json").get("ceiling", {})
-    return {threshold.removeprefix("@"): value for threshold, value in known.items()}
-
-
-def _results(run: Run, dataset: Dataset, *, named: bool) -> list[MethodResult]:
-    """What a run's methods found, under the indices of a data set."""
-    file = run.folder / "evaluation" / "evaluation.json"
-    if not file.is_file() or any(state != "done" for _, state in run.plan()):
-        raise InputError(f"{run.folder}: is not finished; run it to its end first")
-    evaluation = read_json(file)
-    found = []
-    for method in run.settings.methods:
-        boxes = align(*read_boxes(run.folder / method / "boxes.json"), dataset)
-        history = read_json(run.folder / method / "history.json")["history"]
-        name = f"{run.folder.name}: {method}" if named else method
-        corloc, seconds = evaluation["methods"].get(method, {}), evaluation["seconds"].get(method)
-        found.append(MethodResult(name, boxes, corloc, seconds, history))
-    return found
 
 
 def _under(dataset: Dataset, annotated: Dataset, truth: GroundTruth) -> GroundTruth:

@@ -2,11 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pairloc.cli.options import Device, Format, Images, Seed, device_of, settings_of
+
+if TYPE_CHECKING:
+    from pairloc.data.dataset import Dataset
+    from pairloc.data.groundtruth import GroundTruth
+    from pairloc.data.scored import ScoredBoxes
 
 
 def evaluate(
@@ -42,7 +47,8 @@ def report(
     ] = None,
 ) -> None:
     """A page to look at: the table, the curves, and every picture with the boxes of all methods."""
-    from pairloc.pipeline import open_run, write_report
+    from pairloc.pipeline import open_run
+    from pairloc.reporting import write_report
 
     shown = write_report([open_run(folder) for folder in runs], out, embed=embed, figures=figures)
     print(f"wrote {out}: {shown} pictures")
@@ -68,20 +74,26 @@ def detect_train(
     seed: Seed = 0,
 ) -> None:
     """Train a Faster R-CNN on boxes that were found, or on true ones."""
-    from pairloc.config import DEMO, ProposerSettings
+    from pairloc.config import ProposerSettings
+    from pairloc.configs import demo_settings
     from pairloc.data.reading import read_annotated, read_boxes
     from pairloc.detection.detector import train_detector
     from pairloc.errors import InputError
 
     if (boxes is None) == (truth is None):
         raise InputError("name either --boxes or --truth")
-    values: dict[str, Any] = dict(DEMO["proposer"]) if small else {}  # type: ignore[call-overload]
+    values: dict[str, Any] = demo_settings().proposer.model_dump() if small else {"image_size": image_size}
     values |= {
         "backbone": backbone, "epochs": epochs, "batch": batch, "lr": lr, "workers": workers, "seed": seed,
         "held_out": 0.0,
     }  # fmt: skip
-    values.setdefault("image_size", image_size)
-    dataset, found = read_boxes(boxes, images=images) if boxes is not None else read_annotated(truth, images=images)  # type: ignore[arg-type]
+    dataset: Dataset
+    found: ScoredBoxes | GroundTruth
+    if boxes is not None:
+        dataset, found = read_boxes(boxes, images=images)
+    else:
+        assert truth is not None
+        dataset, found = read_annotated(truth, images=images)
     settings = settings_of(ProposerSettings, values)
     train_detector(dataset, found, settings, out, device=device_of(device), say=print)
     print(f"wrote {out}")

@@ -59,7 +59,7 @@ def _show(whole: "Run", *, dry_run: bool) -> None:
     evaluation = whole.run()
     print()
     print(as_text(evaluation))
-    from pairloc.pipeline import write_report
+    from pairloc.reporting import write_report
 
     write_report([whole], whole.folder / "report.html")
     print(f"boxes of a method: {whole.folder / 'METHOD' / 'boxes.json'}")

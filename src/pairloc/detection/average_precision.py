@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from pairloc.boxes import to_xywh
-from pairloc.data.coco import to_coco
-from pairloc.data.dataset import Dataset, Image
+from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
@@ -31,10 +30,22 @@ def average_precision(dataset: Dataset, truth: GroundTruth, found: ScoredBoxes) 
 
     if not len(truth) or truth.ignored.all():
         raise InputError("the truth has no box that counts: there is nothing to measure precision with")
-    content = to_coco(_numbered(dataset), truth.image, truth.label, truth.boxes, ignored=truth.ignored)
-    # to_coco rounds for files; precision is measured on the boxes as they are
-    for annotation, box in zip(content["annotations"], to_xywh(truth.boxes).tolist(), strict=True):  # type: ignore[call-overload]
-        annotation |= {"bbox": box, "area": box[2] * box[3]}
+    annotations = [
+        {
+            "id": row + 1,
+            "image_id": int(i) + 1,
+            "category_id": int(c) + 1,
+            "bbox": b,
+            "area": b[2] * b[3],
+            "iscrowd": int(g),
+        }
+        for row, (i, c, b, g) in enumerate(
+            zip(truth.image, truth.label, to_xywh(truth.boxes).tolist(), truth.ignored, strict=True)
+        )
+    ]
+    images = [{"id": index + 1} for index in range(len(dataset))]
+    categories = [{"id": index + 1, "name": name} for index, name in enumerate(dataset.classes)]
+    content = {"info": {}, "images": images, "categories": categories, "annotations": annotations}
     results = [
         {"image_id": int(i) + 1, "category_id": int(c) + 1, "bbox": box, "score": float(s)}
         for i, c, box, s in zip(found.image, found.label, to_xywh(found.boxes).tolist(), found.score, strict=True)
@@ -52,9 +63,3 @@ def average_precision(dataset: Dataset, truth: GroundTruth, found: ScoredBoxes) 
     per_class = {dataset.classes[c]: float(at50[c]) for c in range(len(dataset.classes)) if at50[c] >= 0}
     ap, ap50, ap75 = (float(value) for value in evaluation.stats[:3])
     return AveragePrecision(ap, ap50, ap75, per_class)
-
-
-def _numbered(dataset: Dataset) -> Dataset:
-    """The same images under ids 1, 2, ..., whatever theirs are."""
-    images = tuple(Image(index + 1, image.file, image.size) for index, image in enumerate(dataset.images))
-    return Dataset(images, dataset.classes, dataset.tags)

@@ -4,20 +4,21 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pairloc.config import LearningSettings
+from pairloc.config import LearningSettings, Method
 from pairloc.errors import InputError
 from pairloc.learning.alternate import Alternation, HalfStep, Say, State
 from pairloc.learning.functions import ClassScores, TransferScores
 from pairloc.learning.svm import mi_svm
 from pairloc.learning.target import Target, fold_of_bags
 
-METHODS = ("warm-up-unary", "warm-up", "unary", "full", "mi-svm")
+METHODS: tuple[str, ...] = get_args(Method)
 STATE = "state.safetensors"
 
 
