@@ -68,7 +68,10 @@ class Localizer:
                 self.extract,
                 device=self.device,
             )
-            bags = Bags(BagStore(work / "bags"), "transfer", dimensions=self.transfer.dimensions, device=self.device)
+            bags = Bags(
+                BagStore(work / "bags"), "transfer", dimensions=self.transfer.dimensions,
+                geometry=self.transfer.geometry, device=self.device,
+            )  # fmt: skip
             labels = label_proposals(bags, dataset, truth, self.transfer)
             self._scores, _ = learn_transfer(bags, labels, self.transfer)
         return self
@@ -82,11 +85,8 @@ class Localizer:
             work = Path(folder)
             self._proposer.save(work / "proposer")
             extract(dataset, work / "proposer", work / "bags", self.extract, device=self.device)
-            store = BagStore(work / "bags")
             scores = self._scores.to(self.device)
-            seen = Bags(store, "transfer", reduction=scores.reduction, device=self.device)
-            own = Bags(store, self.learning.features, dimensions=self.learning.dimensions, device=self.device)
-            target = Target.of(seen, own)
+            target = Target.from_store(BagStore(work / "bags"), scores, self.learning, device=self.device)
             self.state_ = run_method(method, target, scores, self.learning)
             return selected_boxes(target, self.state_.selection)
 

@@ -76,6 +76,11 @@ class DescentSettings(Settings):
     background: Annotated[int, Field(ge=1, le=1000)] = 7
     pair_loss: Literal["cross-entropy", "focal"] = "cross-entropy"
     relation: Literal["paper", "released"] = "paper"  # the relation network's variant
+    geometry: bool = False  # place and size of the boxes beside the features; see learning.geometry
+    unary: Literal["sampled", "exact"] = (
+        "sampled"  # unary scores by descent, or by logistic regression on all proposals
+    )
+    unary_decay: Annotated[float, Field(gt=0)] = 1e-2  # of that regression
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the bags the loss is watched on
     patience: Annotated[int, Field(ge=1)] = 5  # looks at the held-out loss without a new best before the end
     looks: Annotated[int, Field(ge=1, le=1000)] = 20  # at the held-out loss in all
@@ -86,6 +91,8 @@ class TransferSettings(DescentSettings):
 
     foreground_iou: Annotated[float, Field(gt=0, lt=1)] = 0.5  # with an annotated box: shows its class
     background_iou: Annotated[float, Field(gt=0, lt=1)] = 0.5  # with every annotated box below this: shows none
+    tight_iou: Annotated[float, Field(gt=0, le=1)] = 0.9  # an exact unary's label rises from background_iou up to here
+    unary_decay: Annotated[float, Field(gt=0)] = 1e-3
     same_class: Annotated[float, Field(gt=0, lt=1)] = 0.5  # share of the pairs of bags that share a class
     dimensions: Annotated[int, Field(ge=0, le=8192)] = 0  # principal directions of the features; 0 keeps all
     seed: Annotated[int, Field(ge=0)] = 0
@@ -94,6 +101,8 @@ class TransferSettings(DescentSettings):
     def _ordered(self) -> "TransferSettings":
         if self.background_iou > self.foreground_iou:
             raise ValueError("background_iou is above foreground_iou: a proposal would show an object and none")
+        if self.background_iou >= self.tight_iou:
+            raise ValueError("background_iou is not below tight_iou: no proposal would be in between")
         return self
 
 

@@ -45,7 +45,7 @@ from pairloc.learning.descent import Curve
 from pairloc.learning.functions import TransferScores
 from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.target import Selection, Target
-from pairloc.learning.transfer import label_proposals, learn_transfer
+from pairloc.learning.transfer import Labels, label_proposals, learn_transfer
 from pairloc.progress import track
 
 Say = Callable[[str], None]
@@ -172,10 +172,10 @@ class Run:
     @cached_property
     def target_bags(self) -> Target:
         """The target as learning sees it."""
-        store, own, memory = BagStore(self.folder / "bags" / "target"), self.settings.learning, self._memory
-        seen = Bags(store, "transfer", reduction=self.transfer_scores.reduction, device=self.device, memory=memory)
-        special = Bags(store, own.features, dimensions=own.dimensions, device=self.device, memory=memory, seed=own.seed)
-        return Target.of(seen, special)
+        return Target.from_store(
+            BagStore(self.folder / "bags" / "target"), self.transfer_scores, self.settings.learning, device=self.device,
+            memory=self._memory,
+        )  # fmt: skip
 
     @property
     def _memory(self) -> int:
@@ -223,11 +223,11 @@ class Run:
             )  # fmt: skip
 
     @cached_property
-    def _labelled(self) -> tuple[Bags, Tensor]:
+    def _labelled(self) -> tuple[Bags, Labels]:
         """The source's bags, and the class of every proposal."""
         own, store = self.settings.transfer, BagStore(self.folder / "bags" / "source")
         options: dict[str, Any] = {"device": self.device, "memory": self._memory, "seed": own.seed}
-        bags = Bags(store, "transfer", dimensions=own.dimensions, **options)
+        bags = Bags(store, "transfer", dimensions=own.dimensions, geometry=own.geometry, **options)
         return bags, label_proposals(bags, *self.source, own)
 
     def _transfer(self, folder: Path) -> None:

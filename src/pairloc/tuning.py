@@ -28,10 +28,14 @@ _PURE = 150  # images with boxes of the playing classes alone, below which other
 
 # What is tried, in this order: the best value of each is kept for the next. The method says what it is judged by.
 SEARCH: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("transfer.geometry", (False, True), "warm-up-unary"),
+    ("transfer.unary", ("sampled", "exact"), "warm-up-unary"),
     ("transfer.foreground_iou", (0.5, 0.6, 0.7), "warm-up"),
-    ("learning.alpha", (1.0, 2.0, 4.0), "warm-up"),
+    ("learning.alpha", (0.5, 1.0, 2.0, 4.0), "warm-up"),
     ("learning.k", (4, 8), "warm-up"),
+    ("learning.unary", ("sampled", "exact"), "full"),
     ("learning.features", ("class", "both"), "full"),
+    ("learning.geometry", (False, True), "full"),
     ("learning.foreground_iou", (0.5, 0.6, 0.7), "full"),
     ("learning.lambda1", (0.25, 0.5, 0.75), "full"),
     ("learning.lambda2", (0.25, 0.5, 0.75), "full"),
@@ -104,25 +108,23 @@ class Game:
     def play(self, method: str, transfer: TransferSettings, learning: LearningSettings) -> tuple[float, float]:
         """CorLoc@0.5 and @0.7 of a method on the playing classes."""
         scores = self._once(f"transfer {transfer}", lambda: self._learn(transfer))
-        seen = self._once(
-            f"seen {transfer}", lambda: self._bags("transfer", self.draw.target, reduction=scores.reduction)
+        target = self._once(
+            f"target {transfer} {learning.features} {learning.dimensions} {learning.geometry}",
+            lambda: Target.from_store(
+                self.store, scores, learning, indices=self.draw.target, dataset=self.dataset, device=self.device
+            ),
         )
-        own = self._once(
-            f"own {learning.features} {learning.dimensions}",
-            lambda: self._bags(learning.features, self.draw.target, dimensions=learning.dimensions),
-        )
-        target = Target.of(seen, own, self.dataset)
         state = run_method(method, target, scores, learning)
         boxes = selected_boxes(target, state.selection)
         found = localized(self.dataset, boxes, self.truth)
         return corloc(found, 0.5, draws=1).mean, corloc(found, 0.7, draws=1).mean
 
     def _learn(self, settings: TransferSettings) -> Any:
-        bags = self._bags("transfer", self.draw.source, dimensions=settings.dimensions)
+        bags = Bags(
+            self.store, "transfer", indices=self.draw.source, dimensions=settings.dimensions,
+            geometry=settings.geometry, device=self.device,
+        )  # fmt: skip
         return learn_transfer(bags, label_proposals(bags, *self.source, settings), settings)[0]
-
-    def _bags(self, kind: Any, indices: Sequence[int], **options: Any) -> Bags:
-        return Bags(self.store, kind, indices=indices, device=self.device, **options)
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self._kept:

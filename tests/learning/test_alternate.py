@@ -16,7 +16,7 @@ from pairloc.learning.localization import energy, mixed_scores, relocalize_held
 from pairloc.learning.methods import METHODS, load_state, run_method, save_state, settings_of
 from pairloc.learning.retrain import retrain
 from pairloc.learning.target import Target, fold_of_bags
-from pairloc.learning.transfer import learn_transfer
+from pairloc.learning.transfer import Labels, learn_transfer
 
 FAST = LearningSettings(steps=40, pairs=8, lr=0.01, rounds=2, folds=3, k=4, alpha=1.0)
 
@@ -25,7 +25,7 @@ def learned(target: Target, shown: np.ndarray, steps: int = 60) -> TransferScore
     """Transfer scores of the planted labels."""
     labels = torch.full((target.transfer.count, target.transfer.size), -1)
     labels[torch.arange(len(shown)), torch.from_numpy(shown)] = torch.arange(len(shown)) % len(target.classes)
-    return learn_transfer(target.transfer, labels, TransferSettings(steps=steps, pairs=8, lr=0.01))[0]
+    return learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=steps, pairs=8, lr=0.01))[0]
 
 
 @pytest.fixture(scope="module")

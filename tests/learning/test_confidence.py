@@ -8,7 +8,7 @@ from helpers import planted_target
 from pairloc.config import LearningSettings, TransferSettings
 from pairloc.learning.confidence import Calibration, agreement, calibrate, confidence
 from pairloc.learning.methods import METHODS, run_method, settings_of
-from pairloc.learning.transfer import learn_transfer
+from pairloc.learning.transfer import Labels, learn_transfer
 
 SETTINGS = LearningSettings(steps=20, pairs=8, lr=0.01, rounds=1, folds=2, k=4)
 
@@ -42,9 +42,9 @@ def test_right_boxes_are_trusted_more(tmp_path: Path, method: str) -> None:
     target, shown = planted_target(tmp_path / "s", classes=4, bags=80, noise=0.9)
     labels = torch.full((80, target.transfer.size), -1)
     labels[torch.arange(80), torch.from_numpy(shown)] = torch.arange(80) % 4
-    transfer, _ = learn_transfer(target.transfer, labels, TransferSettings(steps=60, pairs=8, lr=0.01))
+    transfer, _ = learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=60, pairs=8, lr=0.01))
     state = run_method(method, target, transfer, SETTINGS)
-    calibration = calibrate(target.transfer, labels, TransferSettings(steps=20, pairs=8, lr=0.01), SETTINGS)
+    calibration = calibrate(target.transfer, Labels.of(labels), TransferSettings(steps=20, pairs=8, lr=0.01), SETTINGS)
     sure = confidence(target, transfer, state, settings_of(method, SETTINGS), calibration)
     everything = torch.cat(sure)
     assert ((everything >= 0) & (everything <= 1)).all()

@@ -11,7 +11,7 @@ from pairloc.data.groundtruth import GroundTruth
 from pairloc.errors import InputError
 from pairloc.learning.bags import Bags
 from pairloc.learning.functions import TransferScores
-from pairloc.learning.transfer import BACKGROUND, NEITHER, label_proposals, learn_transfer
+from pairloc.learning.transfer import BACKGROUND, NEITHER, Labels, label_proposals, learn_transfer
 
 SETTINGS = TransferSettings(steps=150, pairs=16, lr=0.01, foreground_iou=0.6, background_iou=0.4)
 
@@ -32,7 +32,7 @@ def test_labels_equal_the_loop(tmp_path: Path) -> None:
     labels = label_proposals(bags, store.dataset, truth, SETTINGS)
     for i in range(bags.count):
         overlap = iou(bags.boxes[i].double().numpy(), truth.boxes[i][None])[:, 0]
-        for value, found in zip(overlap.tolist(), labels[i].tolist(), strict=True):
+        for value, found in zip(overlap.tolist(), labels.shown[i].tolist(), strict=True):
             if value >= 0.6 and not crowd[i]:
                 assert found == truth.label[i]
             elif value < 0.4:
@@ -88,4 +88,4 @@ def test_a_source_without_objects_is_refused(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
     bags = Bags(store, "transfer")
     with pytest.raises(InputError, match="fewer than two images"):
-        learn_transfer(bags, torch.full((bags.count, bags.size), BACKGROUND), SETTINGS)
+        learn_transfer(bags, Labels.of(torch.full((bags.count, bags.size), BACKGROUND)), SETTINGS)

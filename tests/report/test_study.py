@@ -8,7 +8,7 @@ from PIL import Image as Pil
 from helpers import planted_target
 from pairloc.config import LearningSettings, TransferSettings
 from pairloc.data.groundtruth import GroundTruth
-from pairloc.learning.transfer import learn_transfer
+from pairloc.learning.transfer import Labels, learn_transfer
 from pairloc.pipeline import selected_boxes
 from pairloc.report.study import STARTS, study_init, write_study
 
@@ -17,7 +17,7 @@ def test_every_start_is_there_and_icm_never_raises_the_energy(tmp_path: Path) ->
     target, shown = planted_target(tmp_path / "s", classes=2, bags=16)
     labels = torch.full((16, target.transfer.size), -1)
     labels[torch.arange(16), torch.from_numpy(shown)] = torch.arange(16) % 2
-    transfer, _ = learn_transfer(target.transfer, labels, TransferSettings(steps=20, pairs=8))
+    transfer, _ = learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=20, pairs=8))
     boxes = target.transfer.boxes[torch.arange(16), torch.from_numpy(shown)].double().numpy()
     truth = GroundTruth(np.arange(16), np.arange(16) % 2, boxes, np.zeros(16, dtype=np.bool_))
     dataset = target.transfer.store.dataset

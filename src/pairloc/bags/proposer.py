@@ -107,16 +107,23 @@ def train(
     settings: ProposerSettings,
     out: Path,
     *,
+    start: Proposer | None = None,
     device: str = "cpu",
     say: Say = lambda line: None,
     writer: Any = None,
 ) -> Proposer:
-    """Train on a source; resumes after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`."""
+    """Train on a source; resumes after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`.
+
+    With `start` all but the last layer begins as it is there.
+    """
     random.seed(settings.seed)
     torch.manual_seed(settings.seed)
     chosen, held = held_out(dataset, truth, settings)
     taught, asked = _held_classes(dataset, truth, settings)
-    model = _on(build(settings, len(dataset.classes)), device)
+    model = build(settings, len(dataset.classes))
+    if start is not None:
+        _begin_as(model, start)
+    model = _on(model, device)
     samples = Samples(dataset, taught, chosen, settings)
     optimizer = _optimizer(model, settings)
     taught_key = _fingerprint(dataset, taught, chosen)
@@ -124,9 +131,9 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     batches_of_epochs = samples.batches(first)
     for epoch in range(first, settings.epochs):
-        start = time.perf_counter()
+        began = time.perf_counter()
         losses = _epoch(model, batches_of_epochs, samples.steps, optimizer, settings, epoch, device)
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - began
         row: dict[str, float] = {"epoch": epoch + 1, "images/s": len(samples) / seconds, **losses}
         if held:
             row |= _recall(model, dataset, asked, held[:_MEASURED], settings.workers, device)
@@ -139,6 +146,15 @@ def train(
     proposer = Proposer(model, settings, dataset.classes)
     proposer.save(out)
     return proposer
+
+
+def _begin_as(model: FasterRCNN, start: Proposer) -> None:
+    """Take over the weights of another proposer, but for the layer that names classes."""
+    own = model.state_dict()
+    given = {n: t.to(own[n].dtype) for n, t in start.model.state_dict().items() if "box_predictor" not in n}
+    if any(name not in own or own[name].shape != tensor.shape for name, tensor in given.items()):
+        raise InputError("the proposer to start from is built otherwise: backbone, pyramid, roi and head must be equal")
+    model.load_state_dict(own | given)
 
 
 def _optimizer(model: FasterRCNN, settings: ProposerSettings) -> torch.optim.Optimizer:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from pairloc.cli.options import Device, Format, Images, Seed, device_of, settings_of
@@ -54,6 +55,11 @@ def report(
     print(f"wrote {out}: {shown} pictures")
 
 
+HoldOut = Annotated[
+    int,
+    typer.Option("--hold-out", min=0, help="Train without one picture in so many, evaluate on those alone; 0: off."),
+]
+
 detect_app = typer.Typer(help="A detector trained on found boxes, or on the truth.", no_args_is_help=True)
 
 
@@ -69,15 +75,20 @@ def detect_train(
     batch: Annotated[int, typer.Option("--batch")] = 16,
     lr: Annotated[float, typer.Option("--lr")] = 5e-4,
     small: Annotated[bool, typer.Option("--small", help="The demo's small heads, for CPUs.")] = False,
+    start: Annotated[
+        Path | None, typer.Option("--start", help="Begin with the weights of this proposer, such as a run's.")
+    ] = None,
+    hold_out: HoldOut = 0,
     workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
     """Train a Faster R-CNN on boxes that were found, or on true ones."""
+    from pairloc.bags.proposer import Proposer
     from pairloc.config import ProposerSettings
     from pairloc.configs import demo_settings
     from pairloc.data.reading import read_annotated, read_boxes
-    from pairloc.detection.detector import train_detector
+    from pairloc.detection.detector import held_out, train_detector
     from pairloc.errors import InputError
 
     if (boxes is None) == (truth is None):
@@ -94,8 +105,14 @@ def detect_train(
     else:
         assert truth is not None
         dataset, found = read_annotated(truth, images=images)
+    begin = None if start is None else Proposer.load(start)
+    if begin is not None:  # built alike
+        alike = ("backbone", "pyramid", "levels", "anchor", "roi", "head", "image_size")
+        values |= {name: getattr(begin.settings, name) for name in alike}
+    if hold_out:
+        found = found.where(~held_out(dataset, hold_out)[found.image])
     settings = settings_of(ProposerSettings, values)
-    train_detector(dataset, found, settings, out, device=device_of(device), say=print)
+    train_detector(dataset, found, settings, out, start=begin, device=device_of(device), say=print)
     print(f"wrote {out}")
 
 
@@ -105,6 +122,7 @@ def detect_evaluate(
     truth: Annotated[Path, typer.Option("--truth", help="True boxes of the pictures to try it on.")],
     images: Images = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write what it finds here, as COCO results.")] = None,
+    hold_out: HoldOut = 0,
     workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -116,10 +134,15 @@ def detect_evaluate(
     from pairloc.boxes import to_xywh
     from pairloc.data.reading import read_annotated
     from pairloc.detection.average_precision import average_precision
-    from pairloc.detection.detector import detect, relabelled
+    from pairloc.detection.detector import detect, held_out, relabelled
     from pairloc.files import write_json
 
     dataset, true = read_annotated(truth, images=images)
+    if hold_out:
+        kept = np.nonzero(held_out(dataset, hold_out))[0]
+        place = np.full(len(dataset), -1)
+        place[kept] = np.arange(len(kept))
+        dataset, true = dataset.subset(kept.tolist()), true.relabelled(place, np.arange(len(dataset.classes)))
     chosen = device_of(device)
     model = Proposer.load(detector, chosen)
     found = relabelled(detect(model, dataset, device=chosen, workers=workers), model.classes, dataset)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pairloc.boxes import Floats, Ints
+from pairloc.boxes import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -21,3 +21,7 @@ class ScoredBoxes:
 
     def __len__(self) -> int:
         return len(self.image)
+
+    def where(self, mask: Bools) -> "ScoredBoxes":
+        """The boxes a mask (n,) keeps."""
+        return ScoredBoxes(self.image[mask], self.label[mask], self.boxes[mask], self.score[mask])

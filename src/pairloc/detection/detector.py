@@ -3,10 +3,12 @@
 It finds all instances of a class, which one box per image cannot.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from pairloc.bags.pictures import batches
@@ -24,6 +26,7 @@ def train_detector(
     settings: ProposerSettings,
     out: Path,
     *,
+    start: Proposer | None = None,
     device: str = "cpu",
     say: Say = lambda line: None,
     writer: Any = None,
@@ -33,7 +36,13 @@ def train_detector(
         raise InputError("a detector tells classes apart: class_agnostic and held_classes are for proposers")
     ignored = boxes.ignored if isinstance(boxes, GroundTruth) else np.zeros(len(boxes), dtype=np.bool_)
     truth = GroundTruth(boxes.image, boxes.label, boxes.boxes, ignored)
-    return train(dataset, truth, settings, out, device=device, say=say, writer=writer)
+    return train(dataset, truth, settings, out, start=start, device=device, say=say, writer=writer)
+
+
+def held_out(dataset: Dataset, one_in: int) -> npt.NDArray[np.bool_]:
+    """Whether an image is held out (N,): one in so many, by the hash of its file name, whatever file lists it."""
+    hashes = (hashlib.sha256(Path(image.file).name.encode()).digest() for image in dataset.images)
+    return np.array([int.from_bytes(value[:8], "big") % one_in == 0 for value in hashes], dtype=np.bool_)
 
 
 @torch.no_grad()

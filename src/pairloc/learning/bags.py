@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pairloc.bags.store import Bag, BagStore
+from pairloc.learning.geometry import GEOMETRY, geometry
 from pairloc.learning.reduction import Reduction
 
 Kind = Literal["transfer", "class", "both"]
@@ -28,6 +29,7 @@ class Bags:
         *,
         reduction: Reduction | None = None,
         dimensions: int = 0,
+        geometry: bool = False,
         indices: Sequence[int] | None = None,
         device: str | torch.device = "cpu",
         memory: int = 8 << 30,
@@ -44,6 +46,8 @@ class Bags:
             boxes[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.boxes))
             objectness[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.objectness))
         self.boxes, self.objectness, self.valid = (t.to(self.device) for t in (boxes, objectness, valid))
+        sizes = torch.tensor([bag.size for bag in bags], dtype=torch.float32).reshape(-1, 2)
+        self._geometry = _geometry(boxes, sizes, objectness, valid).to(self.device) if geometry else None
         self.reduction = (reduction or self._fit(dimensions, seed)).to(self.device)
         self._held: Tensor | None = None
         if self.count * self.size * self.d * _dtype(self.device).itemsize <= memory:
@@ -61,13 +65,14 @@ class Bags:
         bags.count, bags.size = features.shape[:2]
         bags.boxes, bags.valid, bags.objectness, bags._held = boxes, valid, objectness, features
         d = features.shape[2]
+        bags._geometry = None
         bags.reduction = Reduction(torch.zeros(d, device=bags.device), torch.eye(d, device=bags.device))
         return bags
 
     @property
     def d(self) -> int:
         """Dimensions of a feature."""
-        return self.reduction.d
+        return self.reduction.d + (0 if self._geometry is None else GEOMETRY)
 
     def features(self, bags: Tensor) -> Tensor:
         """All proposals of some bags (n,) -> (n, B, d); zeros where a bag has fewer."""
@@ -90,13 +95,19 @@ class Bags:
         if raw:
             flat = self.reduction(torch.cat(raw).to(self.device))
             for row, part in zip(out, torch.split(flat, [len(entry) for entry in raw]), strict=True):
-                row[: len(part)] = part
+                row[: len(part), : self.reduction.d] = part
+        if self._geometry is not None:
+            out[..., self.reduction.d :] = self._geometry[bags.to(self.device)]
         return out
 
     def _fit(self, dimensions: int, seed: int) -> Reduction:
         some = np.random.default_rng(seed).permutation(self.count)[:_FITTED]
         rows = [self._raw(self.store.bag(self.indices[row])) for row in sorted(some.tolist())]
         return Reduction.fit(torch.cat(rows), dimensions)
+
+
+def _geometry(boxes: Tensor, sizes: Tensor, objectness: Tensor, valid: Tensor) -> Tensor:
+    return geometry(boxes, sizes, objectness) * valid[..., None]
 
 
 def _dtype(device: torch.device) -> torch.dtype:

@@ -18,7 +18,7 @@ from pairloc.learning.bags import Bags
 from pairloc.learning.functions import ClassScores, TransferScores
 from pairloc.learning.localization import mixed_scores, weight_of_pairs
 from pairloc.learning.target import Selection, Target
-from pairloc.learning.transfer import NEITHER, learn_transfer
+from pairloc.learning.transfer import Labels, learn_transfer
 
 _SAME = 0.5  # IoU from which two boxes are the same
 _CURVE = 100  # bags at least a curve is fitted to
@@ -115,10 +115,10 @@ def _preferred(
     return unary.argmax(dim=1)
 
 
-def calibrate(bags: Bags, labels: Tensor, transfer: TransferSettings, settings: LearningSettings) -> Calibration:
+def calibrate(bags: Bags, labels: Labels, transfer: TransferSettings, settings: LearningSettings) -> Calibration:
     """Let source classes play the target: learn transfer scores without their images, warm up on those, see what fits.
 
-    `labels` (N, B) are the classes of the source's proposals.
+    `labels` say what the source's proposals show.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     source = Target.of(bags, bags).some(_BAGS)
@@ -126,16 +126,16 @@ def calibrate(bags: Bags, labels: Tensor, transfer: TransferSettings, settings: 
     order = [shown[i] for i in torch.randperm(len(shown), generator=generator).tolist()]
     playing = order[: max(1, len(shown) // _PLAYING)]
     apart = source.tagged[:, playing].any(dim=1)
-    if len(shown) < 2 or not (labels.cpu()[~apart] >= 0).any(dim=1).sum() > 1:
+    if len(shown) < 2 or not (labels.shown.cpu()[~apart] >= 0).any(dim=1).sum() > 1:
         return Calibration()
-    scores, _ = learn_transfer(bags, labels.masked_fill(apart.to(labels.device)[:, None], NEITHER), transfer)
+    scores, _ = learn_transfer(bags, labels.without(apart), transfer)
     warm = LearningSettings.model_validate(settings.model_dump() | {"rounds": 0, "folds": 1, "safeguard": False})
     none = torch.zeros(0, dtype=torch.int64)
     target = replace(source, positives=tuple(own if c in playing else none for c, own in enumerate(source.positives)))
     state = Alternation(target, scores, warm).warm_up()
     signs = []
     for label in playing:
-        hits = labels.cpu()[target.positives[label], state.selection[label]] == label
+        hits = labels.shown.cpu()[target.positives[label], state.selection[label]] == label
         votes = agreement(target, scores, (), state.selection, label, warm)
         signs.append((votes, torch.nan_to_num(state.gaps[label].double(), nan=0.0, posinf=20.0), hits))
     return Calibration.fit(*(torch.cat(column) for column in zip(*signs, strict=True)))

@@ -9,6 +9,7 @@ from torch import nn
 from pairloc.config import LearningSettings, TransferSettings
 from pairloc.errors import InputError
 from pairloc.files import read_json, write_json
+from pairloc.learning.geometry import GEOMETRY
 from pairloc.learning.reduction import Reduction
 from pairloc.scores.relation import RelationScores
 from pairloc.scores.unary import UnaryScores
@@ -22,8 +23,9 @@ class TransferScores(nn.Module):
     def __init__(self, reduction: Reduction, settings: TransferSettings) -> None:
         super().__init__()
         self.reduction, self.settings = reduction, settings
-        self.unary = UnaryScores(reduction.d)
-        self.relation = RelationScores(reduction.d, variant=settings.relation)
+        d = reduction.d + (GEOMETRY if settings.geometry else 0)
+        self.unary = UnaryScores(d)
+        self.relation = RelationScores(d, variant=settings.relation)
 
     def save(self, folder: Path) -> None:
         """Write weights and settings."""

@@ -10,6 +10,7 @@ from pairloc.config import LearningSettings
 from pairloc.learning.bags import Bags
 from pairloc.learning.descent import Curve, descend
 from pairloc.learning.functions import ClassScores
+from pairloc.learning.logistic import fit_logistic
 from pairloc.learning.losses import mean_loss
 from pairloc.learning.sampling import draw
 from pairloc.learning.target import Selection, Target
@@ -82,7 +83,7 @@ def retrain(
     filled = allowed & bags.valid.any(dim=1).cpu()
     held = torch.rand(bags.count, generator=torch.Generator().manual_seed(seed)) < settings.held_out
     sides = {}
-    for name, mask in (("train", filled & ~held), ("held", filled & held)):
+    for name, mask in (("train", filled & ~held), ("held", filled & held), ("all", filled)):
         positives = Positives.of(target, selection, mask)
         usable = torch.nonzero(mask)[:, 0].to(bags.device)
         tagged = target.tagged.to(bags.device)
@@ -100,9 +101,45 @@ def retrain(
         return _loss(scores, bags, _Drawer(*sides["held"], settings.negatives, seed + 1), _LOOK, settings)
 
     watched = held_out if len(sides["held"][0]) >= 8 else None
-    curve = descend(scores, loss, watched, settings, what="class scores")
+    sampled = settings.train_pairs or (settings.train_unary and settings.unary == "sampled")
+    curve = descend(scores, loss, watched, settings, what="class scores") if sampled else []
+    if settings.train_unary and settings.unary == "exact":
+        _fit_unary(scores, target, sides["all"], settings)
     _silence(scores, count)
     return scores, curve
+
+
+@torch.no_grad()
+def _fit_unary(
+    scores: ClassScores, target: Target, side: tuple[Positives, Tensor, Tensor], settings: LearningSettings
+) -> None:
+    """psi^U_c by the loss that sampled pairs of bags have on average, of every class alike."""
+    positives, usable, tagged = side
+    bags, classes = target.own, len(target.classes)
+    first = settings.foreground / (settings.foreground + settings.background)
+    negative = settings.negatives / (2 - settings.negatives)  # visits of negative bags for one of a positive bag
+    place = torch.full((bags.count, classes), -1, device=bags.device)
+    place[positives.bag, positives.label] = torch.arange(len(positives), device=bags.device)
+    lacking = (~tagged[usable]).sum(dim=0).clamp(min=1)  # (C,)
+
+    def targets(some: Tensor) -> tuple[Tensor, Tensor]:
+        valid = bags.valid[some]  # (n, B)
+        weight = (~tagged[some])[:, None] * valid[..., None] / valid.sum(dim=1).clamp(min=1)[:, None, None]
+        weight = weight * (negative / lacking)
+        shows = torch.zeros_like(weight)
+        row, label = torch.nonzero(place[some] >= 0, as_tuple=True)
+        which = place[some][row, label]
+        overlap = pair_iou(positives.box[which][:, None], bags.boxes[some[row]])[:, 0]  # (p, B)
+        foreground = (overlap >= settings.foreground_iou) & valid[row]
+        background = valid[row] & ~foreground
+        share = first * foreground / foreground.sum(dim=1, keepdim=True).clamp(min=1)
+        share = share + (1 - first) * background / background.sum(dim=1, keepdim=True).clamp(min=1)
+        weight[row, :, label] = share / positives.count[label][:, None]
+        shows[row, :, label] = foreground.to(shows)
+        return shows, weight
+
+    start = torch.zeros(classes, bags.d + 1, device=bags.device)
+    scores.unary.set(fit_logistic(bags.features, targets, usable, start, decay=settings.unary_decay))
 
 
 @torch.no_grad()
@@ -132,7 +169,7 @@ def _loss(scores: ClassScores, bags: Bags, drawer: _Drawer, count: int, settings
         related = left_shows[:, :, None] & right_shows[:, None]
         both = left_drawn[:, :, None] & right_drawn[:, None]
         total = total + mean_loss(scores.relation.of_classes(left, right, label), related, both, settings.pair_loss)
-    if settings.train_unary:
+    if settings.train_unary and settings.unary == "sampled":
         shows, drawn = torch.cat([left_shows, right_shows]), torch.cat([left_drawn, right_drawn])
         unary = scores.unary.of_classes(torch.cat([left, right]), label.repeat(2))
         total = total + mean_loss(unary, shows, drawn)

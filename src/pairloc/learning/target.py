@@ -1,15 +1,19 @@
 """The target as learning sees it: bags, tags, and a selection. There are no boxes of ground truth here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pairloc.bags.store import BagStore
+from pairloc.config import LearningSettings
 from pairloc.data.dataset import Dataset
 from pairloc.data.folds import folds
 from pairloc.errors import InputError
 from pairloc.learning.bags import Bags
+from pairloc.learning.functions import TransferScores
 
 Selection = tuple[Tensor, ...]  # a class: the chosen proposal (M,) of each of its positive bags
 
@@ -36,6 +40,29 @@ class Target:
         filled = transfer.valid.any(dim=1).cpu()
         positives = tuple(torch.nonzero(column & filled)[:, 0] for column in tagged.T)
         return cls(transfer, own, dataset.classes, positives, tagged)
+
+    @classmethod
+    def from_store(
+        cls,
+        store: BagStore,
+        scores: TransferScores,
+        settings: LearningSettings,
+        *,
+        device: str | torch.device = "cpu",
+        memory: int = 8 << 30,
+        indices: Sequence[int] | None = None,
+        dataset: Dataset | None = None,
+    ) -> "Target":
+        """The bags of a store, or some of them, as the transfer scores and the settings want them."""
+        seen = Bags(
+            store, "transfer", reduction=scores.reduction, geometry=scores.settings.geometry, device=device,
+            memory=memory, indices=indices,
+        )  # fmt: skip
+        own = Bags(
+            store, settings.features, dimensions=settings.dimensions, geometry=settings.geometry, device=device,
+            memory=memory, indices=indices, seed=settings.seed,
+        )  # fmt: skip
+        return cls.of(seen, own, dataset)
 
     def some(self, most: int) -> "Target":
         """The same with at most so many positive bags a class."""

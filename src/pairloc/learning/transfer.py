@@ -14,6 +14,7 @@ from pairloc.errors import InputError
 from pairloc.learning.bags import Bags
 from pairloc.learning.descent import Curve, descend
 from pairloc.learning.functions import TransferScores
+from pairloc.learning.logistic import fit_logistic
 from pairloc.learning.losses import mean_loss
 from pairloc.learning.sampling import Sample, draw
 
@@ -21,13 +22,27 @@ BACKGROUND, NEITHER = -1, -2
 _LOOK = 256  # pairs of bags the held-out loss is measured on
 
 
-def label_proposals(bags: Bags, dataset: Dataset, truth: GroundTruth, settings: TransferSettings) -> Tensor:
-    """The class of every proposal of the source, by IoU with its annotated boxes: (N, B).
+@dataclass(frozen=True)
+class Labels:
+    """What the proposals of the source show."""
 
-    BACKGROUND where it shows none, NEITHER where it is in between, covers what does not count, or is padding.
-    """
+    shown: Tensor  # (N, B) class; BACKGROUND for none, NEITHER for in between, what does not count, and padding
+    overlap: Tensor  # (N, B) IoU with the annotated box that fits best
+
+    @classmethod
+    def of(cls, shown: Tensor) -> "Labels":
+        """Labels of proposals that fit perfectly or not at all."""
+        return cls(shown, (shown >= 0).float())
+
+    def without(self, bags: Tensor) -> "Labels":
+        """The same with nothing known of some bags, a mask (N,)."""
+        return Labels(self.shown.masked_fill(bags.to(self.shown.device)[:, None], NEITHER), self.overlap)
+
+
+def label_proposals(bags: Bags, dataset: Dataset, truth: GroundTruth, settings: TransferSettings) -> Labels:
+    """The class of every proposal of the source, by IoU with its annotated boxes."""
     places = dataset.places(bags.store.dataset.subset(bags.indices))
-    labels = torch.full((bags.count, bags.size), NEITHER)
+    labels, overlaps = torch.full((bags.count, bags.size), NEITHER), torch.zeros(bags.count, bags.size)
     order = np.argsort(truth.image, kind="stable")
     starts = np.searchsorted(truth.image[order], np.arange(len(dataset) + 1))
     boxes = bags.boxes.cpu()
@@ -43,10 +58,11 @@ def label_proposals(bags: Bags, dataset: Dataset, truth: GroundTruth, settings: 
         labels[row] = torch.where(
             (best < settings.background_iou) & (crowd < settings.background_iou), BACKGROUND, NEITHER
         )
+        overlaps[row] = best
         hit = best >= settings.foreground_iou
         if len(own):
             labels[row] = torch.where(hit, torch.from_numpy(truth.label[own])[place], labels[row])
-    return labels.masked_fill(~bags.valid.cpu(), NEITHER).to(bags.device)
+    return Labels(labels.masked_fill(~bags.valid.cpu(), NEITHER).to(bags.device), overlaps.to(bags.device))
 
 
 @dataclass(frozen=True)
@@ -98,12 +114,13 @@ class _Drawer:
         return found
 
 
-def learn_transfer(bags: Bags, labels: Tensor, settings: TransferSettings) -> tuple[TransferScores, Curve]:
-    """Train psi^U and psi^P on source bags whose proposals have labels (N, B) (paper, eq. source_loss).
+def learn_transfer(bags: Bags, known: Labels, settings: TransferSettings) -> tuple[TransferScores, Curve]:
+    """Train psi^U and psi^P on source bags whose proposals are labelled (paper, eq. source_loss).
 
     The two functions share no weights, so alpha, which weighs their losses, changes nothing but their learning rates:
     each is trained by its mean loss.
     """
+    labels = known.shown
     torch.manual_seed(settings.seed)
     scores = TransferScores(bags.reduction, settings).to(bags.device)
     with_object = torch.nonzero((labels >= 0).any(dim=1))[:, 0].cpu()
@@ -124,7 +141,28 @@ def learn_transfer(bags: Bags, labels: Tensor, settings: TransferSettings) -> tu
         return _loss(scores, bags, labels, pairs, again)
 
     watched = held_out if len(held) > 1 else None
-    return scores, descend(scores, loss, watched, settings, what="transfer scores")
+    curve = descend(scores, loss, watched, settings, what="transfer scores")
+    if settings.unary == "exact":
+        _fit_unary(scores, bags, known, with_object)
+    return scores, curve
+
+
+@torch.no_grad()
+def _fit_unary(scores: TransferScores, bags: Bags, known: Labels, with_object: Tensor) -> None:
+    """psi^U on all proposals; its label says how tight a proposal is, from background_iou up to tight_iou."""
+    settings = scores.settings
+    low, high = settings.background_iou, settings.tight_iou
+    tight = ((known.overlap - low) / (high - low)).clamp(0, 1).masked_fill(known.shown == BACKGROUND, 0.0)
+    counted = (known.shown != NEITHER) | (tight > 0)
+    counted &= bags.valid & (known.shown > NEITHER).any(dim=1, keepdim=True)
+    weight = counted.float() / counted.sum()
+
+    def targets(some: Tensor) -> tuple[Tensor, Tensor]:
+        some = some.to(bags.device)
+        return tight[some][..., None], weight[some][..., None]
+
+    start = torch.zeros(1, bags.d + 1, device=bags.device)
+    scores.unary.set(fit_logistic(bags.features, targets, with_object, start, decay=settings.unary_decay))
 
 
 def _loss(scores: TransferScores, bags: Bags, labels: Tensor, pairs: _Pairs, generator: torch.Generator) -> Tensor:
@@ -140,6 +178,8 @@ def _loss(scores: TransferScores, bags: Bags, labels: Tensor, pairs: _Pairs, gen
     related = (left_label[:, :, None] == right_label[:, None]) & (left_label >= 0)[:, :, None]
     both = left_drawn[:, :, None] & right_drawn[:, None]
     pair = mean_loss(scores.relation(left, right)[..., 0], related, both, settings.pair_loss)
+    if settings.unary == "exact":
+        return pair
     is_object = torch.cat([left_label, right_label]) >= 0
     drawn = torch.cat([left_drawn, right_drawn])
     return pair + mean_loss(scores.unary(torch.cat([left, right]))[..., 0], is_object, drawn)

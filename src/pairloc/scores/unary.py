@@ -16,6 +16,12 @@ class UnaryScores(nn.Module):
         scores: Tensor = self.linear(features)
         return scores
 
+    @torch.no_grad()
+    def set(self, weights: Tensor) -> None:
+        """Take weights (classes, d + 1), the bias last."""
+        self.linear.weight.copy_(weights[:, :-1])
+        self.linear.bias.copy_(weights[:, -1])
+
     def of_classes(self, features: Tensor, labels: Tensor) -> Tensor:
         """Scores for one class a row, `labels` (n,), with gradients: (n, m, d) -> (n, m)."""
         return torch.einsum("nmd,nd->nm", features, self.linear.weight[labels]) + self.linear.bias[labels][:, None]
