@@ -21,7 +21,9 @@ from pairloc.learning.functions import TransferScores
 from pairloc.learning.methods import run_method
 from pairloc.learning.target import Target
 from pairloc.learning.transfer import label_proposals, learn_transfer
+from pairloc.localizing import learning_of
 from pairloc.pipeline import selected_boxes
+from pairloc.weights import PACKAGED, weights_folder
 
 _MOST = 5000  # source images the transfer scores learn from
 Tags = Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]]
@@ -98,6 +100,11 @@ class Localizer:
         self._scores.save(Path(folder) / "transfer")
 
     @classmethod
+    def pretrained(cls, *, learning: LearningSettings | None = None, device: str = "auto") -> "Localizer":
+        """With the weights of the package: learned on COCO photographs of 63 classes (see their CARD.md)."""
+        return cls.load(weights_folder(PACKAGED), learning=learning, device=device)
+
+    @classmethod
     def load(
         cls,
         folder: str | Path,
@@ -107,6 +114,8 @@ class Localizer:
         device: str = "auto",
     ) -> "Localizer":
         """Read what `save` wrote."""
+        if learning is None and (Path(folder) / "learning.json").is_file():
+            learning = learning_of(str(folder))
         proposer = Proposer.load(Path(folder) / "proposer")
         scores = TransferScores.load(Path(folder) / "transfer")
         found = cls(

@@ -160,8 +160,8 @@ class DataSettings(Settings):
     def _one_kind(self) -> "DataSettings":
         if self.scenes is not None and (self.source or self.target or self.truth):
             raise ValueError("data.scenes and data.source contradict each other: scenes bring their own files")
-        if self.scenes is None and not (self.source and self.target):
-            raise ValueError("data.source and data.target are both needed (or data.scenes)")
+        if self.scenes is None and not self.target:
+            raise ValueError("data.target is needed (or data.scenes)")
         return self
 
 
@@ -169,6 +169,9 @@ class RunSettings(Settings):
     """A whole run, as a TOML file has it."""
 
     data: DataSettings
+    weights: str | None = (
+        None  # "coco63", packaged, or a folder Localizer.save wrote: then nothing is learned on a source
+    )
     proposer: ProposerSettings = ProposerSettings()
     extract: ExtractSettings = ExtractSettings()
     transfer: TransferSettings = TransferSettings()
@@ -180,6 +183,14 @@ class RunSettings(Settings):
     seed: Annotated[int, Field(ge=0)] = 0  # of every part that is not given one of its own
     device: Literal["auto", "cpu", "cuda"] = "auto"
     memory: Annotated[float, Field(gt=0)] = 8.0  # GB of features held at a time
+
+    @model_validator(mode="after")
+    def _something_to_learn_from(self) -> "RunSettings":
+        if self.weights is None and self.data.scenes is None and self.data.source is None:
+            raise ValueError("data.source is needed (or data.scenes, or weights that were learned before)")
+        if self.weights is not None and (self.data.scenes or self.data.source):
+            raise ValueError("weights and data.source contradict each other: weights were learned on a source before")
+        return self
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pairloc import __version__
 from pairloc.bags.extract import extract
-from pairloc.bags.proposer import for_transfer, train
+from pairloc.bags.proposer import WEIGHTS, for_transfer, train
 from pairloc.bags.store import BagStore
 from pairloc.config import RunSettings
 from pairloc.data.coco import to_coco
@@ -42,11 +42,13 @@ from pairloc.files import read_json, reason, sha256, write_json
 from pairloc.learning.bags import Bags
 from pairloc.learning.confidence import Calibration, calibrate, confidence
 from pairloc.learning.descent import Curve
+from pairloc.learning.functions import WEIGHTS as TRANSFER
 from pairloc.learning.functions import TransferScores
 from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import Labels, label_proposals, learn_transfer
 from pairloc.progress import track
+from pairloc.weights import weights_folder
 
 Say = Callable[[str], None]
 BEGUN, DONE, CONFIG, LOCK = "begun.json", "done.json", "config.json", ".lock"
@@ -69,14 +71,22 @@ class Run:
         self.folder, self.settings, self.device, self.say = folder, settings, device, say
         own = settings
         external = [_hash(own.data.source), _hash(own.data.target)]
-        stages = [
-            Stage("data", [_plain(own.data.model_copy(update={"truth": None})), external], (), self._prepare),
-            Stage("proposer", _plain(own.proposer), ("data",), self._propose),
-            Stage("bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract),
-            Stage("transfer", _plain(own.transfer), ("bags",), self._transfer),
-            Stage("calibration", [_plain(own.transfer), _plain(own.learning)], ("bags",), self._calibrate),
-        ]
-        inputs = ("bags", "transfer", "calibration")
+        self.learned = None if own.weights is None else weights_folder(own.weights)
+        data = Stage("data", [_plain(own.data.model_copy(update={"truth": None})), external], (), self._prepare)
+        inputs: tuple[str, ...]
+        if self.learned is not None:
+            known = [sha256(self.learned / file) for file in ("proposer/" + WEIGHTS, "transfer/" + TRANSFER)]
+            stages = [data, Stage("bags", [_plain(own.extract), known], ("data",), self._extract)]
+            inputs = ("bags",)
+        else:
+            stages = [
+                data,
+                Stage("proposer", _plain(own.proposer), ("data",), self._propose),
+                Stage("bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract),
+                Stage("transfer", _plain(own.transfer), ("bags",), self._transfer),
+                Stage("calibration", [_plain(own.transfer), _plain(own.learning)], ("bags",), self._calibrate),
+            ]
+            inputs = ("bags", "transfer", "calibration")
         stages += [Stage(m, _plain(own.learning), inputs, partial(self._method, m)) for m in own.methods]
         stages.append(Stage("evaluation", _hash(own.data.truth), ("data", "bags", *own.methods), self._evaluate))
         self.stages = {stage.name: stage for stage in stages}
@@ -167,7 +177,7 @@ class Run:
     @cached_property
     def transfer_scores(self) -> TransferScores:
         """The transfer scores that were learned."""
-        return TransferScores.load(self.folder / "transfer").to(self.device)
+        return TransferScores.load((self.learned or self.folder) / "transfer").to(self.device)
 
     @cached_property
     def target_bags(self) -> Target:
@@ -189,7 +199,7 @@ class Run:
             shutil.rmtree(scenes, ignore_errors=True)
             scenes.mkdir()
             write_scenes(scenes, self.settings.data.scenes, lambda items, n: track(items, n, "drawing scenes"))
-        shared = sorted(set(self.source[0].classes) & set(self.target.classes))
+        shared = sorted(set(self.source[0].classes) & set(self.target.classes)) if self.learned is None else []
         if shared and not self.settings.data.allow_overlap:
             names = ", ".join(repr(name) for name in shared[:5])
             raise InputError(
@@ -213,13 +223,15 @@ class Run:
             train(*self.source, self.settings.proposer, folder, device=self.device, say=self.say, writer=writer)
 
     def _extract(self, folder: Path) -> None:
-        dataset, truth = self.source
-        chosen = for_transfer(dataset, truth, self.settings.proposer, self.settings.transfer_images)
-        parts = {"source": dataset.subset(chosen), "target": self.target}
+        parts = {"target": self.target}
+        if self.learned is None:
+            dataset, truth = self.source
+            chosen = for_transfer(dataset, truth, self.settings.proposer, self.settings.transfer_images)
+            parts = {"source": dataset.subset(chosen), "target": self.target}
         for name, part in parts.items():
             extract(
-                part, self.folder / "proposer", folder / name, self.settings.extract, device=self.device,
-                track=partial(track, what=f"extracting {name} shards"),
+                part, (self.learned or self.folder) / "proposer", folder / name, self.settings.extract,
+                device=self.device, track=partial(track, what=f"extracting {name} shards"),
             )  # fmt: skip
 
     @cached_property
@@ -247,7 +259,7 @@ class Run:
         state = run_method(
             method, self.target_bags, self.transfer_scores, own, folder, lambda line: self.say(f"  {line}")
         )
-        calibration = Calibration(**read_json(self.folder / "calibration" / "calibration.json"))
+        calibration = Calibration(**read_json((self.learned or self.folder) / "calibration" / "calibration.json"))
         learning = settings_of(method, self.settings.learning)
         sure = confidence(self.target_bags, self.transfer_scores, state, learning, calibration)
         boxes = selected_boxes(self.target_bags, state.selection, sure)

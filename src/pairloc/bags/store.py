@@ -171,6 +171,11 @@ class BagStore:
     def __len__(self) -> int:
         return len(self.dataset)
 
+    @property
+    def unreadable(self) -> list[str]:
+        """What was said of pictures that could not be read."""
+        return [str(line) for shard in self.manifest["shards"] for line in shard["unreadable"]]
+
     @cached_property
     def _arrays(self) -> list[dict[str, npt.NDArray[Any]]]:
         return [{name: self._map(shard / f"{name}.npy") for name in (*ARRAYS, *_REST)} for shard in self._shards]
@@ -211,7 +216,7 @@ class BagStore:
             "class d": int(sample["class"].shape[1]) if sample else 0,
             "shards": len(self._shards),
             "MB": round(size / 1e6, 1),
-            "unreadable pictures": sum(len(shard["unreadable"]) for shard in self.manifest["shards"]),
+            "unreadable pictures": len(self.unreadable),
             "settings": self.plan["settings"],
         }
 

@@ -18,7 +18,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (runs.run, runs.demo, runs.tune, outcome.evaluate, outcome.report, data.doctor, data.scenes, data.export):
+verbs = (
+    runs.localize, runs.run, runs.demo, runs.tune, outcome.evaluate, outcome.report, data.doctor, data.scenes,
+    data.export,
+)  # fmt: skip
+for verb in verbs:
     app.command()(verb)
 app.add_typer(data.split_app, name="split")
 app.add_typer(bags.propose_app, name="propose")

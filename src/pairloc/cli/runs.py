@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairloc.cli.options import Device, Seed, device_of
+from pairloc.cli.options import Device, Format, Seed, device_of
+from pairloc.weights import PACKAGED
 
 if TYPE_CHECKING:
     from pairloc.pipeline import Run
@@ -46,6 +47,35 @@ def demo(
     start = time.perf_counter()
     _show(Run(out, demo_settings(seed, fast=fast), device_of(device)), dry_run=False)
     print(f"{time.perf_counter() - start:.0f} s in all")
+
+
+def localize(
+    images: Annotated[Path, typer.Argument(help="The folder the pictures lie in.")],
+    tags: Annotated[Path, typer.Option("--tags", help="What is in which picture: CSV, COCO, a folder per class, ...")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write; a run that was stopped goes on in it.")],
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=0, help="Rounds of re-training on the boxes found; 0 is none.")
+    ] = None,
+    weights: Annotated[
+        str, typer.Option("--weights", help="What was learned before: packaged, or a folder Localizer.save wrote.")
+    ] = PACKAGED,
+    format: Format = "auto",
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that read pictures.")] = 0,
+    device: Device = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Tags in, boxes out: find what is tagged with the weights in the package, nothing to train first."""
+    from pairloc.localizing import localize as find
+
+    start = time.perf_counter()
+    found = find(
+        images, tags, out, weights=weights, rounds=rounds, format=format, device=device_of(device), workers=workers,
+        seed=seed,
+    )  # fmt: skip
+    seconds = time.perf_counter() - start
+    print(f"{len(found.target)} pictures in {seconds:.0f} s")
+    print(f"boxes: {out / 'boxes.json'}")
+    print(f"report: {out / 'report.html'}")
 
 
 def _show(whole: "Run", *, dry_run: bool) -> None:

@@ -121,17 +121,25 @@ def calibrate(bags: Bags, labels: Labels, transfer: TransferSettings, settings: 
     `labels` say what the source's proposals show.
     """
     generator = torch.Generator().manual_seed(settings.seed)
-    source = Target.of(bags, bags).some(_BAGS)
+    source = Target.of(bags, bags)
     shown = [c for c, own in enumerate(source.positives) if len(own) > 1]
     order = [shown[i] for i in torch.randperm(len(shown), generator=generator).tolist()]
     playing = order[: max(1, len(shown) // _PLAYING)]
     apart = source.tagged[:, playing].any(dim=1)
+    alone = apart & (source.tagged.sum(dim=1) == source.tagged[:, playing].sum(dim=1))
+    played = alone if alone.sum() >= _CURVE else apart  # as the target's: pictures of its classes and nothing else
     if len(shown) < 2 or not (labels.shown.cpu()[~apart] >= 0).any(dim=1).sum() > 1:
         return Calibration()
     scores, _ = learn_transfer(bags, labels.without(apart), transfer)
     warm = LearningSettings.model_validate(settings.model_dump() | {"rounds": 0, "folds": 1, "safeguard": False})
     none = torch.zeros(0, dtype=torch.int64)
-    target = replace(source, positives=tuple(own if c in playing else none for c, own in enumerate(source.positives)))
+    target = replace(
+        source, positives=tuple(own[played[own]] if c in playing else none for c, own in enumerate(source.positives))
+    )
+    target = target.some(_BAGS)
+    playing = [c for c in playing if len(target.positives[c]) > 1]
+    if not playing:
+        return Calibration()
     state = Alternation(target, scores, warm).warm_up()
     signs = []
     for label in playing:

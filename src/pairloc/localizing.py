@@ -1,0 +1,90 @@
+"""Tags in, boxes out, with weights that were learned before: a run without a source."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pairloc.bags.store import BagStore
+from pairloc.config import LearningSettings, RunSettings
+from pairloc.data.building import pictures_below
+from pairloc.data.reading import read
+from pairloc.errors import InputError
+from pairloc.files import read_json, reason
+from pairloc.pipeline import Run
+from pairloc.reporting import write_report
+from pairloc.weights import weights_folder
+
+_NAMED = 10  # pictures named in a message at most
+_STEPS = 60  # of a re-training at least
+METHOD = "full"
+
+
+def learning_of(weights: str, rounds: int | None = None) -> LearningSettings:
+    """The settings weights come with, with another number of rounds where it is given."""
+    file = weights_folder(weights) / "learning.json"
+    known: dict[str, Any] = read_json(file) if file.is_file() else {}
+    if rounds is not None:
+        known = known | {"rounds": rounds}
+    try:
+        return LearningSettings.model_validate(known)
+    except ValidationError as error:
+        raise InputError(f"{file}: {reason(error)}") from error
+
+
+def localize(
+    images: Path,
+    tags: Path,
+    out: Path,
+    *,
+    weights: str,
+    rounds: int | None = None,
+    format: str = "auto",
+    device: str = "cpu",
+    workers: int = 0,
+    seed: int = 0,
+    say: Callable[[str], None] = print,
+) -> Run:
+    """Find a box for every tag of every picture, into `out`: boxes.json, report.html and what they were made from.
+
+    Goes on where it stopped. Pictures that cannot be read are named and left out.
+    """
+    target = read(tags, format=format, images=images)
+    _say_what_is_missing(images, {image.file for image in target.images}, say)
+    if not any((images / image.file).is_file() for image in target.images):
+        raise InputError(f"{images}: holds none of the {len(target)} pictures that {tags} names")
+    learning = learning_of(weights, rounds)
+    steps = min(learning.steps, max(_STEPS, 2 * sum(map(len, target.tags))))  # few pictures are learned in few steps
+    learning = learning.model_copy(update={"seed": seed, "steps": steps})
+    settings = RunSettings.model_validate(
+        {
+            "data": {"target": tags, "target_images": images}, "weights": weights, "methods": (METHOD,), "seed": seed,
+            "learning": learning.model_dump(), "device": device,
+            "extract": {"unreadable": "skip", "workers": workers, "batch": 8 if device == "cpu" else 64},
+        }
+    )  # fmt: skip
+    run = Run(out, settings, device, say)
+    run.run()
+    unreadable = BagStore(out / "bags" / "target").unreadable
+    if unreadable:
+        (out / "skipped.txt").write_text("\n".join(unreadable) + "\n", encoding="utf-8")
+        say(f"{len(unreadable)} pictures were left out: {_some(unreadable)}")
+    shutil.copyfile(out / METHOD / "boxes.json", out / "boxes.json")
+    write_report([run], out / "report.html")
+    return run
+
+
+def _say_what_is_missing(images: Path, tagged: set[str], say: Callable[[str], None]) -> None:
+    """Name pictures of the folder that have no tag: they get no box."""
+    if not images.is_dir():
+        raise InputError(f"{images}: is not a folder of pictures")
+    without = sorted(set(pictures_below(images)) - tagged)
+    if without:
+        say(f"{len(without)} pictures have no tag and get no box: {_some(without)}")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return "; ".join(names[:_NAMED]) + more
