@@ -10,9 +10,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "pairloc"
 
 # A module imports only what stands above it.
 ORDER = [
-    "__init__", "errors", "files", "progress", "weights", "boxes", "config", "configs", "data", "bags", "scores",
-    "inference", "learning", "detection", "evaluation", "export", "report", "pipeline", "reporting", "tuning",
-    "localizing", "api", "cli", "__main__",
+    "__init__", "errors", "files", "progress", "sealing", "sharing", "weights", "boxes", "config", "configs", "data",
+    "bags", "scores", "inference", "learning", "detection", "evaluation", "export", "report", "pipeline", "reporting",
+    "tuning", "localizing", "api", "cli", "__main__",
 ]  # fmt: skip
 TRUTH = {"pairloc.data.groundtruth"}
 TRUTH_NAMES = {"GroundTruth", "read_annotated"}

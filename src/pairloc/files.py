@@ -105,6 +105,19 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str] | None = None) -> None:
+    """Write torch tensors as safetensors, whole or not at all."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, partial, metadata=metadata)
+    except SafetensorError as error:  # a full disk, for one
+        raise InputError(f"{path}: cannot be written ({error})") from error
+    partial.replace(path)
+
+
 def sha256(path: Path) -> str:
     """Hash of a file's content."""
     with path.open("rb") as stream:

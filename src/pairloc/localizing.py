@@ -15,6 +15,7 @@ from pairloc.errors import InputError
 from pairloc.files import read_json, reason
 from pairloc.pipeline import Run
 from pairloc.reporting import write_report
+from pairloc.sealing import seal
 from pairloc.weights import weights_folder
 
 _NAMED = 10  # pictures named in a message at most
@@ -73,6 +74,7 @@ def localize(
         say(f"{len(unreadable)} pictures were left out: {_some(unreadable)}")
     shutil.copyfile(out / METHOD / "boxes.json", out / "boxes.json")
     write_report([run], out / "report.html")
+    seal(out)
     return run
 
 

@@ -13,7 +13,7 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -48,6 +48,8 @@ from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import Labels, label_proposals, learn_transfer
 from pairloc.progress import track
+from pairloc.sealing import seal
+from pairloc.sharing import ALONE, Share
 from pairloc.weights import weights_folder
 
 Say = Callable[[str], None]
@@ -67,8 +69,11 @@ class Stage:
 class Run:
     """A run in a folder."""
 
-    def __init__(self, folder: Path, settings: RunSettings, device: str = "cpu", say: Say = print) -> None:
-        self.folder, self.settings, self.device, self.say = folder, settings, device, say
+    def __init__(
+        self, folder: Path, settings: RunSettings, device: str = "cpu", say: Say = print, share: Share = ALONE
+    ) -> None:
+        self.folder, self.settings, self.device, self.share = folder, settings, device, share
+        self.say: Say = say if share.leads else lambda line: None
         own = settings
         external = [_hash(own.data.source), _hash(own.data.target)]
         self.learned = None if own.weights is None else weights_folder(own.weights)
@@ -112,30 +117,47 @@ class Run:
         return found
 
     def run(self) -> dict[str, Any]:
-        """Do what is missing; the evaluation."""
+        """Do what is missing; the evaluation. All processes of a share run it together; the first one writes."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder):
-            for name in self.stages:
-                _refuse_other_work(self.folder / name)
-            write_json(self.folder / CONFIG, _plain(self.settings), indent=1)
+        with _locked(self.folder) if self.share.leads else nullcontext():
+            if self.share.leads:
+                for name in self.stages:
+                    _refuse_other_work(self.folder / name)
+                write_json(self.folder / CONFIG, _plain(self.settings), indent=1)
             for stage in self.stages.values():
                 self._stage(stage)
+            if self.share.leads:
+                seal(self.folder)
         evaluation: dict[str, Any] = read_json(self.folder / "evaluation" / "evaluation.json")
         return evaluation
 
     def _stage(self, stage: Stage) -> None:
         key, folder = self.key(stage), self.folder / stage.name
+        self.share.barrier()
         if _key_in(folder / DONE) == key:
             return
+        self.share.barrier()  # all have looked
+        start = time.perf_counter()
+        if self.share.leads:
+            self._begin(folder, key)
+            self.say(f"{stage.name} ...")
+        if stage.name == "bags" or stage.name in self.settings.methods:  # work that is shared out
+            self.share.barrier()
+            stage.work(folder)
+        elif self.share.leads:
+            stage.work(folder)
+        self.share.barrier()
+        if self.share.leads:
+            self._end(folder, key, time.perf_counter() - start)
+
+    def _begin(self, folder: Path, key: str) -> None:
         if folder.is_dir() and _key_in(folder / BEGUN) != key:
             _refuse_other_work(folder)
             shutil.rmtree(folder)
         folder.mkdir(exist_ok=True)
         _write_whole(folder / BEGUN, {"key": key})
-        self.say(f"{stage.name} ...")
-        start = time.perf_counter()
-        stage.work(folder)
-        seconds = time.perf_counter() - start
+
+    def _end(self, folder: Path, key: str, seconds: float) -> None:
         files = {
             str(file.relative_to(folder)): sha256(file)
             for file in sorted(folder.rglob("*"))
@@ -146,7 +168,7 @@ class Run:
         if self.device == "cuda":
             facts["peak_gpu_bytes"] = torch.cuda.max_memory_allocated()
         _write_whole(folder / DONE, facts)
-        self.say(f"{stage.name}: {seconds:.1f} s, peak memory {peak / 1e9:.1f} GB")
+        self.say(f"{folder.name}: {seconds:.1f} s, peak memory {peak / 1e9:.1f} GB")
 
     # what the stages work on
 
@@ -231,7 +253,8 @@ class Run:
         for name, part in parts.items():
             extract(
                 part, (self.learned or self.folder) / "proposer", folder / name, self.settings.extract,
-                device=self.device, track=partial(track, what=f"extracting {name} shards"),
+                device=self.device, rank=self.share.rank, world=self.share.world,
+                track=partial(track, what=f"extracting {name} shards"),
             )  # fmt: skip
 
     @cached_property
@@ -256,9 +279,13 @@ class Run:
     def _method(self, method: str, folder: Path) -> None:
         start = time.perf_counter()
         own = self.settings.learning
+        if method == "mi-svm" and not self.share.leads:
+            return
         state = run_method(
-            method, self.target_bags, self.transfer_scores, own, folder, lambda line: self.say(f"  {line}")
+            method, self.target_bags, self.transfer_scores, own, folder, lambda line: self.say(f"  {line}"), self.share
         )
+        if not self.share.leads:
+            return
         calibration = Calibration(**read_json((self.learned or self.folder) / "calibration" / "calibration.json"))
         learning = settings_of(method, self.settings.learning)
         sure = confidence(self.target_bags, self.transfer_scores, state, learning, calibration)

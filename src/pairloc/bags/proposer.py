@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
@@ -30,7 +30,7 @@ from pairloc.config import ProposerSettings
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.errors import InputError
-from pairloc.files import read_json, write_json
+from pairloc.files import read_json, write_json, write_tensors
 
 Say = Callable[[str], None]
 _MEASURED = 1000  # held-out images recall is measured on
@@ -84,7 +84,7 @@ class Proposer:
     def save(self, folder: Path) -> None:
         """Write weights and settings."""
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}, folder / WEIGHTS)
+        write_tensors(folder / WEIGHTS, self.model.state_dict())
         write_json(folder / SETTINGS, {"settings": self.settings.model_dump(), "classes": self.classes}, indent=1)
 
     @classmethod
@@ -285,14 +285,12 @@ def _checkpoint(
     taught_key: str,
     epoch: int,
 ) -> None:
-    """Write all that the next epoch needs, under a new name first."""
-    tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
+    """Write all that the next epoch needs."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for place, entry in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{place}.{name}": tensor.contiguous() for name, tensor in entry.items()}
-    partial = out / f"{STATE}.partial"
+        tensors |= {f"optimizer.{place}.{name}": tensor for name, tensor in entry.items()}
     facts = {"epoch": str(epoch), "settings": settings.model_dump_json(), "data": taught_key}
-    save_file(tensors, partial, metadata=facts)
-    partial.replace(out / f"{STATE}.safetensors")
+    write_tensors(out / f"{STATE}.safetensors", tensors, facts)
 
 
 def _resume(

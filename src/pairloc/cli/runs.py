@@ -28,10 +28,12 @@ def run(
     """Run the whole method, from the proposer to the evaluation; goes on where it stopped."""
     from pairloc.configs import read_config
     from pairloc.pipeline import Run
+    from pairloc.sharing import Share
 
     settings = read_config(config, changes or ())
     chosen = device_of(device if device != "auto" else settings.device)
-    _show(Run(out or Path("runs") / config.stem, settings, chosen), dry_run=dry_run)
+    share = Share.of_torchrun(chosen)
+    _show(Run(out or Path("runs") / config.stem, settings, chosen, share=share), dry_run=dry_run)
 
 
 def demo(
@@ -81,6 +83,9 @@ def localize(
 def _show(whole: "Run", *, dry_run: bool) -> None:
     from pairloc.evaluation.table import as_text
 
+    if not whole.share.leads:
+        whole.run()
+        return
     print(f"run in {whole.folder}:")
     for name, state in whole.plan():
         print(f"  {name:14} {state}")
@@ -90,10 +95,26 @@ def _show(whole: "Run", *, dry_run: bool) -> None:
     print()
     print(as_text(evaluation))
     from pairloc.reporting import write_report
+    from pairloc.sealing import seal
 
     write_report([whole], whole.folder / "report.html")
+    seal(whole.folder)
     print(f"boxes of a method: {whole.folder / 'METHOD' / 'boxes.json'}")
     print(f"report: {whole.folder / 'report.html'}")
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+) -> None:
+    """Find files of a run that are not what was written, down to a byte; exit status 1 if there are any."""
+    from pairloc.sealing import broken
+
+    lines = broken(folder)
+    for line in lines:
+        print(line)
+    if lines:
+        raise typer.Exit(1)
+    print(f"{folder}: every file is what was written")
 
 
 study_app = typer.Typer(help="The paper's experiments on a finished run.", no_args_is_help=True)

@@ -1,7 +1,7 @@
 """Alternating optimisation (paper, section 4): warm-up, then re-train and re-localize in turn on one objective."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,6 +15,7 @@ from pairloc.learning.localization import energy, mixed_scores, relocalize_class
 from pairloc.learning.objective import Objective
 from pairloc.learning.retrain import retrain
 from pairloc.learning.target import Selection, Target, fold_of_bags
+from pairloc.sharing import ALONE, Share
 
 Say = Callable[[str], None]
 
@@ -58,6 +59,7 @@ class Alternation:
     settings: LearningSettings
     say: Say = lambda line: None
     after_round: Callable[[State], None] = lambda state: None
+    share: Share = ALONE
     objective: Objective = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +85,7 @@ class Alternation:
         """Re-train on the selection without each fold, then re-localize that fold with what was learned."""
         number, folds = state.n_iter + 1, range(self.settings.folds)
         start = time.perf_counter()
-        scores, curves = zip(*(self._retrain(state, fold) for fold in folds), strict=True)
+        scores, curves = self._retrain_folds(state, folds)
         trained, kept = self._safeguard(state, replace(state, scores=scores, curves=(*state.curves, *curves)))
         trained = self._note(trained, number, "re-train", 0, start, kept=kept)
         start, moved = time.perf_counter(), trained
@@ -91,6 +93,24 @@ class Alternation:
             moved = self._relocalize(moved, fold)
         changed = sum(int((a != b).sum()) for a, b in zip(moved.selection, state.selection, strict=True))
         return replace(self._note(moved, number, "re-localize", changed, start), converged=changed == 0)
+
+    def _retrain_folds(self, state: State, folds: Sequence[int]) -> tuple[tuple[ClassScores, ...], tuple[Curve, ...]]:
+        """The class scores of every fold, each trained by the process it was given to."""
+        owners = self.share.owners([1.0] * len(folds))
+        scores, curves = [], []
+        for fold, owner in zip(folds, owners, strict=True):
+            if owner == self.share.rank:
+                found, curve = self._retrain(state, fold)
+            else:
+                found, curve = ClassScores(self.target.own.d, len(self.target.classes), self.settings), []
+                found = found.to(self.target.own.device).eval()
+            scores.append(found)
+            curves.append(curve)
+        for place, owner in enumerate(owners if self.share.world > 1 else ()):
+            for tensor in scores[place].state_dict().values():
+                tensor.copy_(self.share.spread(tensor, owner))
+            curves[place] = _spread_curve(curves[place], owner, self.share)
+        return tuple(scores), tuple(curves)
 
     def _retrain(self, state: State, fold: int) -> tuple[ClassScores, Curve]:
         """The class scores learned from all bags but those of a fold, and how the loss fell."""
@@ -107,21 +127,30 @@ class Alternation:
     def _relocalize(self, state: State, fold: int | None) -> State:
         """Select anew in the bags of a fold, by scores that never saw them; in all bags without folds or before."""
         selection, gaps = list(state.selection), list(state.gaps)
-        for label, bags in enumerate(self.target.positives):
-            own = state.scores[fold] if fold is not None and state.scores else None
-            held = state.fold[bags] == fold if fold is not None and self.settings.folds > 1 else None
-            if not len(bags) or (held is not None and not held.any()):
-                continue
-            unary, pairs = mixed_scores(self.target, self.transfer, own, label, self.settings)
-            found: Relocalization
-            if held is None:
-                before = None if fold is None else selection[label]
-                found = relocalize_class(unary, pairs, self.settings, before, self.settings.seed + label)
-            else:
-                found = relocalize_held(unary, pairs, self.settings, selection[label], held)
-            selection[label] = found.selection.cpu()
-            gaps[label] = found.gaps if held is None else torch.where(held, found.gaps, gaps[label])
+        owners = self.share.owners([float(len(bags)) ** 2 for bags in self.target.positives])
+        for label, owner in enumerate(owners):
+            if owner == self.share.rank:
+                selection[label], gaps[label] = self._relocalize_class(state, label, fold)
+        for label, owner in enumerate(owners if self.share.world > 1 else ()):
+            selection[label] = self.share.spread(selection[label], owner)
+            gaps[label] = self.share.spread(gaps[label].double(), owner)
         return replace(state, selection=tuple(selection), gaps=tuple(gaps))
+
+    def _relocalize_class(self, state: State, label: int, fold: int | None) -> tuple[Tensor, Tensor]:
+        """The selection and the gaps of a class."""
+        bags, before, gaps = self.target.positives[label], state.selection[label], state.gaps[label]
+        own = state.scores[fold] if fold is not None and state.scores else None
+        held = state.fold[bags] == fold if fold is not None and self.settings.folds > 1 else None
+        if not len(bags) or (held is not None and not held.any()):
+            return before, gaps
+        unary, pairs = mixed_scores(self.target, self.transfer, own, label, self.settings)
+        found: Relocalization
+        if held is not None:
+            found = relocalize_held(unary, pairs, self.settings, before, held)
+            return found.selection.cpu(), torch.where(held, found.gaps, gaps)
+        known = None if fold is None else before
+        found = relocalize_class(unary, pairs, self.settings, known, self.settings.seed + label)
+        return found.selection.cpu(), found.gaps
 
     def _safeguard(self, before: State, after: State) -> tuple[State, bool]:
         """With the safeguard on, a re-training that does not lower the objective is thrown away."""
@@ -149,3 +178,12 @@ class Alternation:
         measured = "" if entry.objective is None else f", objective {entry.objective:.6g}"
         self.say(f"round {number}, {step}: {changed} changed{measured}, {entry.seconds:.1f} s")
         return replace(state, history=(*state.history, entry))
+
+
+def _spread_curve(curve: Curve, owner: int, share: Share) -> Curve:
+    """The owner's curve."""
+    names = ("step", "loss", "held-out loss")
+    length = int(share.spread(torch.tensor([len(curve)]), owner))
+    rows = torch.tensor([[row[name] for name in names] for row in curve] or [[0.0] * 3] * length, dtype=torch.float64)
+    rows = share.spread(rows.reshape(length, 3), owner) if length else rows
+    return [dict(zip(names, row, strict=True)) for row in rows.tolist()] if length else []

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from pairloc.config import LearningSettings, TransferSettings
 from pairloc.errors import InputError
-from pairloc.files import read_json, write_json
+from pairloc.files import read_json, write_json, write_tensors
 from pairloc.learning.geometry import GEOMETRY
 from pairloc.learning.reduction import Reduction
 from pairloc.scores.relation import RelationScores
@@ -31,7 +31,7 @@ class TransferScores(nn.Module):
         """Write weights and settings."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {"reduction.mean": self.reduction.mean, "reduction.matrix": self.reduction.matrix}
-        save_file({n: t.contiguous().cpu() for n, t in (tensors | self.state_dict()).items()}, folder / WEIGHTS)
+        write_tensors(folder / WEIGHTS, tensors | self.state_dict())
         write_json(folder / SETTINGS, self.settings.model_dump(), indent=1)
 
     @classmethod

@@ -3,20 +3,22 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pairloc.config import LearningSettings, Method
 from pairloc.errors import InputError
+from pairloc.files import write_tensors
 from pairloc.learning.alternate import Alternation, HalfStep, Say, State
 from pairloc.learning.functions import ClassScores, TransferScores
 from pairloc.learning.svm import mi_svm
 from pairloc.learning.target import Target, fold_of_bags
+from pairloc.sharing import ALONE, Share
 
 METHODS: tuple[str, ...] = get_args(Method)
 STATE = "state.safetensors"
@@ -43,25 +45,36 @@ def run_method(
     settings: LearningSettings,
     folder: Path | None = None,
     say: Say = lambda line: None,
+    share: Share = ALONE,
 ) -> State:
-    """Run a method; with a folder it goes on after the last round that the folder holds."""
+    """Run a method; with a folder it goes on after the last round that the folder holds.
+
+    All processes of a share run it together; the first one writes.
+    """
     own = settings_of(method, settings)
     if method == "mi-svm":
         selection = mi_svm(target, own, say)
         gaps = tuple(torch.zeros(len(chosen), dtype=torch.float64) for chosen in selection)
         return State(selection, gaps, fold_of_bags(target, own.folds, own.seed))
     file = None if folder is None else folder / STATE
-    after: Callable[[State], None] = (lambda state: None) if file is None else (lambda state: save_state(state, file))
+    after: Callable[[State], None] = (
+        _keep_nothing if file is None or not share.leads else partial(save_state, file=file)
+    )
     known = load_state(file, target, own) if file is not None and file.is_file() else None
-    alternation = Alternation(target, transfer, own, say, after)
+    share.barrier()  # nobody writes before all have read
+    alternation = Alternation(target, transfer, own, say, after, share)
     if known is None:
         known = alternation.warm_up()
         after(known)
     return alternation.run(known)
 
 
+def _keep_nothing(state: State) -> None:
+    """What a process does that does not write."""
+
+
 def save_state(state: State, file: Path) -> None:
-    """Write a state whole, under a new name first."""
+    """Write a state whole."""
     tensors: dict[str, Tensor] = {"fold": state.fold}
     for label, (selection, gaps) in enumerate(zip(state.selection, state.gaps, strict=True)):
         tensors |= {f"selection.{label}": selection, f"gaps.{label}": gaps}
@@ -73,9 +86,7 @@ def save_state(state: State, file: Path) -> None:
         "converged": json.dumps(state.converged),
         "folds": str(len(state.scores)),
     }
-    partial = file.with_suffix(".partial")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=facts)
-    partial.replace(file)
+    write_tensors(file, tensors, facts)
 
 
 def load_state(file: Path, target: Target, settings: LearningSettings) -> State:

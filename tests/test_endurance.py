@@ -1,0 +1,137 @@
+"""What a run survives: kills, a polite end, a full disk, a damaged file, and being done by two processes."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pairloc.configs import read_config
+from pairloc.pipeline import Run
+from test_pipeline import TINY
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def start(*arguments: object, **options: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "pairloc", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    found: subprocess.Popen[str] = subprocess.Popen(command, text=True, env=ENVIRONMENT, **pipes, **options)  # type: ignore[call-overload]
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "whole"
+    process = start("run", config, "--out", folder)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    return folder
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """Every file whose content is decided by settings and seed; others hold times."""
+    names = ("boxes.json", "transfer.safetensors", "proposer.safetensors", "state.safetensors", "calibration.json")
+    found = {f.relative_to(folder).as_posix(): f for name in names for f in folder.rglob(name)}
+    found |= {f.relative_to(folder).as_posix(): f for f in folder.rglob("*.npy")}
+    return {name: _without_times(file) for name, file in found.items()}
+
+
+def _without_times(file: Path) -> bytes:
+    if file.name != "state.safetensors":
+        return file.read_bytes()
+    from safetensors.numpy import load_file
+
+    return b"".join(tensor.tobytes() for _, tensor in sorted(load_file(file).items()))
+
+
+def test_two_processes_equal_one(config: Path, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "pairloc"]
+    ended = subprocess.run(
+        [*command, "run", str(config), "--out", str(folder)],
+        env=ENVIRONMENT, timeout=600, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert results(folder) == results(whole)
+
+
+def test_kills_at_random_moments(config: Path, whole: Path, tmp_path: Path) -> None:
+    folder, moments = tmp_path / "run", random.Random(0)
+    for _ in range(4):
+        process = start("run", config, "--out", folder)
+        time.sleep(moments.uniform(2, 9))
+        process.kill()
+        process.communicate()
+    said, _ = start("run", config, "--out", folder).communicate(timeout=600)
+    assert results(folder) == results(whole), said
+
+
+def test_a_polite_end_comes_soon_and_the_run_goes_on(config: Path, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start("run", config, "--out", folder)
+    while not (folder / "proposer").is_dir() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode == 143
+    said, _ = start("run", config, "--out", folder).communicate(timeout=600)
+    assert results(folder) == results(whole), said
+
+
+def test_a_disk_that_takes_no_more_is_said_and_the_run_goes_on(config: Path, whole: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: writing fails in the middle of a file."""
+    folder = tmp_path / "run"
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    process = start("run", config, "--out", folder, preexec_fn=limit)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 2, said
+    assert "too large" in said.lower(), said
+    assert "Traceback" not in said
+    said, _ = start("run", config, "--out", folder).communicate(timeout=600)
+    assert results(folder) == results(whole), said
+
+
+def test_a_folder_that_cannot_be_written_is_named(config: Path) -> None:
+    process = start("run", config, "--out", "/proc/run")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "pairloc: " in said
+    assert "/proc/run" in said
+    assert "Traceback" not in said
+
+
+def test_a_flipped_byte_anywhere_is_found_and_named(config: Path, tmp_path: Path) -> None:
+    from pairloc.sealing import SEAL, broken
+
+    folder = tmp_path / "run"
+    Run(folder, read_config(config), say=lambda line: None).run()
+    assert broken(folder) == []
+    files = [f for f in folder.rglob("*") if f.is_file() and not f.name.startswith(".")]
+    assert any(file.name == SEAL for file in files)
+    for file in files:
+        content = file.read_bytes()
+        place = len(content) // 2
+        if not content:
+            continue
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert any(str(file) in line for line in broken(folder)), file
+        file.write_bytes(content)
+    (folder / "full" / "boxes.json").unlink()
+    assert broken(folder) == [f"{folder / 'full' / 'boxes.json'}: is gone"]
