@@ -1,0 +1,206 @@
+"""Re-localization and re-training at ILSVRC's shape, and at a tenth and a hundredth of it, on made-up bags.
+
+    PYTHONPATH=src python3 benchmarks/scale.py [--device cuda] [--sizes 0.01 0.1 1] [--proposals 300] [--d 1536]
+
+100 classes of 650 bags (times the size) of 300 proposals, each bag with one planted object of its class; features lie
+in host memory in half precision. Timed: the whole warm-up re-localization from there to the selection (mini-problems of
+K = 8 bags by TRW-S, then at most 2 epochs of ICM), and one round of re-training for 10 folds, with the bags on the
+device. The transfer scores are made by hand to know how objects were planted. Prints a table and JSON.
+"""
+
+import argparse
+import json
+import time
+
+import torch
+from torch import Tensor
+
+from pairloc.config import LearningSettings, TransferSettings
+from pairloc.inference.relocalize import relocalize
+from pairloc.learning.bags import Bags
+from pairloc.learning.functions import TransferScores
+from pairloc.learning.reduction import Reduction
+from pairloc.learning.retrain import retrain
+from pairloc.learning.target import Target, fold_of_bags
+from pairloc.scores.pairs import PairScorer
+
+CLASSES, BAGS, K, FOLDS = 100, 650, 8, 10
+LOOKS = 16  # dimensions that tell classes apart, and as many that tell objects from noise
+LIMIT = 1360e6  # ordered pairs/s at d = 1536: two tanh a dimension on the special-function units
+
+
+class Counted:
+    """Pair scores that count themselves: ordered pairs of proposals."""
+
+    def __init__(self, pairs: PairScorer, proposals: int) -> None:
+        self.pairs, self.proposals, self.count = pairs, proposals, 0
+
+    def block(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairScores`."""
+        self.count += 2 * len(left) * self.proposals**2
+        return self.pairs.block(left, right)
+
+    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """See `PairScores`."""
+        self.count += 2 * len(bags) * len(chosen_bags) * self.proposals
+        return self.pairs.against(bags, chosen_bags, chosen, weights)
+
+
+class Clock:
+    """Seconds by stage."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.seconds = device, dict[str, float]()
+        self._last = self._now()
+
+    def _now(self) -> float:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """Count the time since the last call for a stage."""
+        now = self._now()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--sizes", type=float, nargs="+", default=[0.01, 0.1, 1.0])
+    parser.add_argument("--proposals", type=int, default=300)
+    parser.add_argument("--d", type=int, default=1536)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--pairs", type=int, default=1024)
+    arguments = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    transfer = known(arguments.d, arguments.device)
+    rows = []
+    for size in arguments.sizes:
+        row = measure(max(2, round(BAGS * size)), transfer, arguments)
+        rows.append(row)
+        print(as_text(row), flush=True)
+    print(json.dumps(rows))
+
+
+def measure(bags: int, transfer: TransferScores, arguments: argparse.Namespace) -> dict[str, object]:
+    device, b, d = arguments.device, arguments.proposals, arguments.d
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    host, shown = [], []
+    for label in range(CLASSES):
+        features, where = planted(bags, b, d, label, device)
+        half = features.half().cpu()
+        host.append(half.pin_memory() if device == "cuda" else half)
+        shown.append(where.cpu())
+    clock, pairs, right = Clock(device), {"mini-problems": 0, "ICM": 0}, 0
+    selection = []
+    coming = host[0].to(device, non_blocking=True)
+    for label in range(CLASSES):
+        features = coming.float()
+        clock.lap("copy")
+        if label + 1 < CLASSES:  # travels while this class is worked on
+            coming = host[label + 1].to(device, non_blocking=True)
+        unary = transfer.unary.of_class(features)
+        scores = Counted(PairScorer(transfer.relation, features), b)
+        clock.lap("projection")
+        start = relocalize(unary, scores, k=K, epochs=0, seed=label)
+        clock.lap("mini-problems")
+        pairs["mini-problems"] += scores.count
+        scores.count = 0
+        found = relocalize(unary, scores, init=start.selection, epochs=2)
+        clock.lap("ICM")
+        pairs["ICM"] += scores.count
+        selection.append(found.selection.cpu())
+        right += int((selection[-1] == shown[label]).sum())
+    warm = dict(clock.seconds)
+    training, folds = retraining(host, selection, device, arguments)
+    peak = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
+    return {
+        "bags": bags * CLASSES, "proposals": b, "d": d, "found": right / (bags * CLASSES), "seconds": warm,
+        "warm-up": sum(warm.values()), "pairs": pairs, "GB copied": bags * CLASSES * b * d * 2 / 1e9,
+        "re-training": training, "seconds a fold": folds, "peak GPU GB": peak,
+    }  # fmt: skip
+
+
+def retraining(
+    host: list[Tensor], selection: list[Tensor], device: str, arguments: argparse.Namespace
+) -> tuple[float, float]:
+    """Seconds of a round of re-training for all folds, and of one."""
+    clock = Clock(device)
+    m, (b, d) = len(host[0]), host[0].shape[1:]
+    dtype = torch.float16 if device == "cuda" else torch.float32
+    features = torch.empty(m * CLASSES, b, d, device=device, dtype=dtype)
+    for label, part in enumerate(host):
+        features[label * m : (label + 1) * m] = part.to(device, dtype, non_blocking=True)
+    count = len(features)
+    corner = torch.rand(count, b, 2, device=device) * 50
+    boxes = torch.cat([corner, corner + 10 + torch.rand(count, b, 2, device=device) * 40], dim=2)
+    bags = Bags.of_tensors(
+        features, boxes, torch.ones(count, b, dtype=torch.bool, device=device), torch.zeros(count, b, device=device)
+    )
+    tagged = torch.zeros(count, CLASSES, dtype=torch.bool)
+    tagged[torch.arange(count), torch.arange(count) // m] = True
+    positives = tuple(torch.arange(label * m, (label + 1) * m) for label in range(CLASSES))
+    target = Target(bags, bags, tuple(map(str, range(CLASSES))), positives, tagged)
+    settings = LearningSettings(steps=arguments.steps, pairs=arguments.pairs, folds=FOLDS, looks=4)
+    fold = fold_of_bags(target, FOLDS, 0)
+    clock.lap("set up")
+    for held in range(FOLDS):
+        retrain(target, tuple(selection), settings, allowed=fold != held, seed=held)
+        clock.lap("folds")
+    return sum(clock.seconds.values()), clock.seconds["folds"] / FOLDS
+
+
+def planted(bags: int, proposals: int, d: int, label: int, device: str) -> tuple[Tensor, Tensor]:
+    """Noise (M, B, d) with an object of a class at a known proposal (M,) of every bag."""
+    generator = torch.Generator(device).manual_seed(label)
+    features = torch.randn(bags, proposals, d, generator=generator, device=device)
+    looks = 3.0 * (2 * torch.randint(2, (LOOKS,), generator=generator, device=device) - 1)  # of this class
+    where = torch.randint(proposals, (bags,), generator=generator, device=device)
+    rows = torch.arange(bags, device=device)
+    features[rows, where, :LOOKS] += looks
+    features[rows, where, LOOKS : 2 * LOOKS] += 0.7  # of any object
+    return features, where
+
+
+@torch.no_grad()
+def known(d: int, device: str) -> TransferScores:
+    """Transfer scores that know how objects were planted: two look alike where their looks have the same signs."""
+    reduction = Reduction(torch.zeros(d), torch.eye(d))
+    scores = TransferScores(reduction, TransferSettings())
+    for parameter in scores.parameters():
+        parameter.zero_()
+    scores.unary.linear.weight[0, LOOKS : 2 * LOOKS] = 0.5
+    looks = torch.arange(LOOKS)
+    for first, sign in ((2 * LOOKS, 1.0), (3 * LOOKS, -1.0)):  # a unit for "both plus", one for "both minus"
+        for side in (0, d):
+            scores.relation.tanh.weight[first + looks, side + looks] = sign
+            scores.relation.gate.weight[first + looks, side + looks] = sign
+        scores.relation.tanh.bias[first + looks] = scores.relation.gate.bias[first + looks] = -4.5
+        scores.relation.score.weight[0, first + looks] = 1.0
+    return scores.to(device).eval()
+
+
+def as_text(row: dict[str, object]) -> str:
+    seconds, pairs = row["seconds"], row["pairs"]
+    assert isinstance(seconds, dict)
+    assert isinstance(pairs, dict)
+    lines = [f"{row['bags']:,} bags of {row['proposals']} proposals, d = {row['d']}; objects found {row['found']:.3f}"]
+    for stage, value in seconds.items():
+        line = f"  {stage:14} {value:8.2f} s"
+        if stage in pairs:
+            rate = pairs[stage] / max(value, 1e-9)
+            line += (
+                f"  {pairs[stage] / 1e9:8.2f} G pairs  {rate / 1e6:7.0f} M pairs/s  {rate / LIMIT:5.0%} of the limit"
+            )
+        lines.append(line)
+    lines.append(f"  {'warm-up':14} {row['warm-up']:8.2f} s  {row['GB copied']:8.2f} GB of features")
+    lines.append(f"  {'re-training':14} {row['re-training']:8.2f} s, {row['seconds a fold']:.2f} s a fold")
+    lines.append(f"  peak GPU memory {row['peak GPU GB']:.1f} GB")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
