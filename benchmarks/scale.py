@@ -115,6 +115,7 @@ def measure(bags: int, transfer: TransferScores, arguments: argparse.Namespace) 
         selection.append(found.selection.cpu())
         right += int((selection[-1] == shown[label]).sum())
     warm = dict(clock.seconds)
+    print(f"{bags * CLASSES:,} bags: warm-up {sum(warm.values()):.1f} s, {warm}", flush=True)
     training, folds = retraining(host, selection, device, arguments)
     peak = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
     return {
@@ -161,7 +162,7 @@ def planted(bags: int, proposals: int, d: int, label: int, device: str) -> tuple
     where = torch.randint(proposals, (bags,), generator=generator, device=device)
     rows = torch.arange(bags, device=device)
     features[rows, where, :LOOKS] += looks
-    features[rows, where, LOOKS : 2 * LOOKS] += 0.7  # of any object
+    features[rows, where, LOOKS : 2 * LOOKS] += 1.0  # of any object
     return features, where
 
 
