@@ -116,6 +116,7 @@ class LearningSettings(DescentSettings):
     lambda1: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the transfer scores in the pair scores
     lambda2: Annotated[float, Field(ge=0, le=1)] = 0.5  # the same in the unary scores
     k: Annotated[int, Field(ge=2, le=1024)] = 4  # bags of a mini-problem
+    group: Annotated[int, Field(ge=0)] = 0  # bags of a class compared with each other at most, drawn at random; 0: all
     init: Literal["mini-problems", "unary", "random"] = "mini-problems"
     solver: str = "trws"
     iterations: Annotated[int, Field(ge=1)] = 100  # of the solver

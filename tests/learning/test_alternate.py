@@ -12,7 +12,7 @@ from helpers import planted_target
 from pairloc.config import LearningSettings, TransferSettings
 from pairloc.learning.alternate import Alternation
 from pairloc.learning.functions import TransferScores
-from pairloc.learning.localization import energy, mixed_scores, relocalize_held
+from pairloc.learning.localization import energy, groups, mixed_scores, relocalize_held
 from pairloc.learning.methods import METHODS, load_state, run_method, save_state, settings_of
 from pairloc.learning.retrain import retrain
 from pairloc.learning.target import Target, fold_of_bags
@@ -70,9 +70,9 @@ def test_relocalization_from_the_previous_selection_never_raises_the_energy(
         unary, pairs = mixed_scores(target, transfer, None, label, FAST)
         before = torch.from_numpy(random.integers(0, target.transfer.size, len(bags)))
         held = torch.from_numpy(random.random(len(bags)) < 0.4)
-        found = relocalize_held(unary, pairs, FAST, before, held)
-        assert torch.equal(found.selection[~held], before[~held])
-        after, start = (energy(unary, pairs, FAST, chosen) for chosen in (found.selection, before))
+        found, _ = relocalize_held(unary, pairs, FAST, before, held)
+        assert torch.equal(found[~held], before[~held])
+        after, start = (energy(unary, pairs, FAST, chosen) for chosen in (found, before))
         assert after <= start + 1e-6 * abs(start)
 
 
@@ -179,3 +179,21 @@ def test_a_class_that_was_not_learned_has_no_class_scores(planted: tuple[Target,
         replace(one, positives=tuple(bags[:0] for bags in one.positives)), tuple(s[:0] for s in selection), FAST
     )
     assert (nothing.unary.linear.weight == 0).all()
+
+
+def test_groups_bound_what_is_compared_and_one_group_is_the_whole(tmp_path: Path) -> None:
+    """A group as large as the class changes nothing; small groups cover every bag once and still find the objects."""
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=60)
+    transfer = learned(target, shown)
+    whole = Alternation(target, transfer, FAST).warm_up()
+    same = Alternation(target, transfer, FAST.model_copy(update={"group": 30})).warm_up()
+    for a, b in zip(whole.selection, same.selection, strict=True):
+        assert torch.equal(a, b)
+    small = FAST.model_copy(update={"group": 8})
+    assert torch.equal(torch.cat(groups(30, small)).sort().values, torch.arange(30))
+    assert max(map(len, groups(30, small))) <= 8
+    found = run_method("full", target, transfer, small).selection
+    hits = [
+        float((s == torch.from_numpy(shown)[b]).double().mean()) for s, b in zip(found, target.positives, strict=True)
+    ]
+    assert min(hits) > 0.7

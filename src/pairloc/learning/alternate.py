@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pairloc.config import LearningSettings
-from pairloc.inference.relocalize import Relocalization
 from pairloc.learning.descent import Curve
 from pairloc.learning.functions import ClassScores, TransferScores
 from pairloc.learning.localization import energy, mixed_scores, relocalize_class, relocalize_held
@@ -144,13 +143,11 @@ class Alternation:
         if not len(bags) or (held is not None and not held.any()):
             return before, gaps
         unary, pairs = mixed_scores(self.target, self.transfer, own, label, self.settings)
-        found: Relocalization
         if held is not None:
-            found = relocalize_held(unary, pairs, self.settings, before, held)
-            return found.selection.cpu(), torch.where(held, found.gaps, gaps)
+            chosen, new = relocalize_held(unary, pairs, self.settings, before, held)
+            return chosen, torch.where(held, new, gaps)
         known = None if fold is None else before
-        found = relocalize_class(unary, pairs, self.settings, known, self.settings.seed + label)
-        return found.selection.cpu(), found.gaps
+        return relocalize_class(unary, pairs, self.settings, known, self.settings.seed + label)
 
     def _safeguard(self, before: State, after: State) -> tuple[State, bool]:
         """With the safeguard on, a re-training that does not lower the objective is thrown away."""

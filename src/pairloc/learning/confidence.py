@@ -1,9 +1,9 @@
 """How far to trust a selected box: a number in 0 ... 1, calibrated on the source, never on the target's truth.
 
 Two signs: the gap, how much worse the next best proposal of the bag is, and the agreement, the share of views that come
-to the same box. A view is what one set of scores (the transfer scores, those of each fold) prefers in a bag while the
-others keep theirs. A logistic curve of both is fitted on source classes that play the target for transfer scores that
-were learned without them.
+to the same box. A view is what one set of scores (the transfer unary scores, all transfer scores, the class scores that
+never saw the bag) prefers in a bag while the others keep theirs. A logistic curve of both is fitted on source classes
+that play the target for transfer scores that were learned without them.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from pairloc.config import LearningSettings, TransferSettings
 from pairloc.learning.alternate import Alternation, State
 from pairloc.learning.bags import Bags
 from pairloc.learning.functions import ClassScores, TransferScores
-from pairloc.learning.localization import mixed_scores, weight_of_pairs
+from pairloc.learning.localization import groups, mixed_scores, weight_of_pairs
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import Labels, learn_transfer
 
@@ -71,7 +71,7 @@ def confidence(
         if not len(bags):
             found.append(gap)
             continue
-        sure = calibration(agreement(target, transfer, state.scores, state.selection, label, settings), gap)
+        sure = calibration(agreement(target, transfer, state.scores, state.selection, label, settings, state.fold), gap)
         found.append(sure if len(bags) > 1 else sure / 2)
     return tuple(found)
 
@@ -83,17 +83,26 @@ def agreement(
     selection: Selection,
     label: int,
     settings: LearningSettings,
+    fold: Tensor,
 ) -> Tensor:
     """The share of views that prefer the selected box, or one much like it, in each bag of a class: (M,)."""
     chosen = target.boxes(selection, label)  # (M, 4)
     boxes = target.transfer.boxes[target.positives[label].to(target.transfer.device)]  # (M, B, 4)
     votes = []
     unary_alone = settings.model_copy(update={"alpha": 0.0, "train_pairs": False})
-    for own, view in [(None, unary_alone), (None, settings), *((entry, settings) for entry in scores)]:
-        preferred = boxes.gather(
-            1, _preferred(target, transfer, own, selection, label, view)[:, None, None].expand(-1, 1, 4)
-        )
-        votes.append(pair_iou(chosen[:, None], preferred)[:, 0, 0] > _SAME)
+    everywhere = torch.ones(len(boxes), dtype=torch.bool)
+    views: list[list[tuple[ClassScores | None, LearningSettings, Tensor]]]
+    views = [[(None, unary_alone, everywhere)], [(None, settings, everywhere)]]
+    if scores:  # of each bag, those that never saw it
+        own = fold[target.positives[label]]
+        views.append([(entry, settings, own == f if len(scores) > 1 else everywhere) for f, entry in enumerate(scores)])
+    for view in views:
+        preferred = torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device)
+        for entry, how, asked in view:
+            found = _preferred(target, transfer, entry, selection, label, how, asked)
+            preferred = torch.where(asked.to(boxes.device), found, preferred)
+        box = boxes.gather(1, preferred[:, None, None].expand(-1, 1, 4))
+        votes.append(pair_iou(chosen[:, None], box)[:, 0, 0] > _SAME)
     return torch.stack(votes).double().mean(dim=0).cpu()
 
 
@@ -104,14 +113,19 @@ def _preferred(
     selection: Selection,
     label: int,
     settings: LearningSettings,
+    asked: Tensor,
 ) -> Tensor:
-    """The best proposal of every bag of a class while the other bags keep theirs: (M,)."""
+    """The best proposal of the bags asked for, a mask (M,), while the other bags of the class keep theirs: (M,)."""
     unary, pairs = mixed_scores(target, transfer, own, label, settings)
-    bags = torch.arange(len(unary), device=unary.device)
-    if settings.alpha > 0 and len(bags) > 1:
-        ones = torch.ones(len(bags), device=unary.device)
-        summed = pairs.against(bags, bags, selection[label].to(unary.device), ones)
-        unary = unary + weight_of_pairs(len(bags), settings) * summed
+    if settings.alpha > 0 and len(unary) > 1:
+        unary = unary.clone()
+        for group in groups(len(unary), settings):
+            here, everyone = group[asked[group]].to(unary.device), group.to(unary.device)
+            if not len(here):
+                continue
+            ones = torch.ones(len(everyone), device=unary.device)
+            summed = pairs.against(here, everyone, selection[label][group].to(unary.device), ones)
+            unary[here] += weight_of_pairs(len(everyone), settings) * summed
     return unary.argmax(dim=1)
 
 
@@ -144,6 +158,6 @@ def calibrate(bags: Bags, labels: Labels, transfer: TransferSettings, settings: 
     signs = []
     for label in playing:
         hits = labels.shown.cpu()[target.positives[label], state.selection[label]] == label
-        votes = agreement(target, scores, (), state.selection, label, warm)
+        votes = agreement(target, scores, (), state.selection, label, warm, state.fold)
         signs.append((votes, torch.nan_to_num(state.gaps[label].double(), nan=0.0, posinf=20.0), hits))
     return Calibration.fit(*(torch.cat(column) for column in zip(*signs, strict=True)))

@@ -1,12 +1,10 @@
 """Re-localization of a class as learning asks for it: with mixed scores, of all its bags or of those held out."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from pairloc.config import LearningSettings
-from pairloc.inference.relocalize import PairScores, Relocalization, relocalize
+from pairloc.inference.relocalize import PairScores, partition, relocalize
 from pairloc.learning.functions import ClassScores, TransferScores
 from pairloc.learning.target import Target
 from pairloc.scores.mix import MixedPairs, mix_unary
@@ -62,40 +60,59 @@ class _Some:
         return self._pairs.against(self._bags[bags], self._bags[chosen_bags], chosen, weights)
 
 
+def groups(bags: int, settings: LearningSettings) -> list[Tensor]:
+    """The bags of a class 0 ... M - 1 in groups that are compared among themselves; one group unless settings say else.
+
+    The mean pair score over a group is that over the class, estimated; the cost grows with the bags, not their square.
+    """
+    if not 0 < settings.group < bags:
+        return [torch.arange(bags)]
+    return [torch.from_numpy(group) for group in partition(bags, max(settings.group, 2), settings.seed)]
+
+
 def relocalize_class(
     unary: Tensor, pairs: PairScores, settings: LearningSettings, before: Tensor | None, seed: int
-) -> Relocalization:
-    """Select a proposal for every bag: mini-problems, then ICM; never of a higher energy than `before`."""
-    return relocalize(
-        unary, pairs, alpha=settings.alpha, alpha_scale=settings.alpha_scale, k=settings.k, init=settings.init,
-        solver=settings.solver, iterations=settings.iterations, epochs=settings.epochs, seed=seed, previous=before,
-    )  # fmt: skip
+) -> tuple[Tensor, Tensor]:
+    """Select a proposal for every bag, and how much worse the next best is, (M,) each: mini-problems, then ICM.
+
+    Never of a higher energy than `before`.
+    """
+    selection, gaps = torch.zeros(len(unary), dtype=torch.int64), torch.zeros(len(unary), dtype=torch.float64)
+    for group in groups(len(unary), settings):
+        own = group.to(unary.device)
+        found = relocalize(
+            unary[own], _Some(pairs, own), alpha=settings.alpha, alpha_scale=settings.alpha_scale, k=settings.k,
+            init=settings.init, solver=settings.solver, iterations=settings.iterations, epochs=settings.epochs,
+            seed=seed, previous=None if before is None else before[group],
+        )  # fmt: skip
+        selection[group], gaps[group] = found.selection.cpu(), found.gaps
+    return selection, gaps
 
 
 def relocalize_held(
     unary: Tensor, pairs: PairScores, settings: LearningSettings, before: Tensor, held: Tensor
-) -> Relocalization:
-    """Select anew for the bags held out (M,) while the others keep their proposal of `before` (M,).
+) -> tuple[Tensor, Tensor]:
+    """Select anew for the bags held out (M,) while the others keep their proposal of `before` (M,): selection and gaps.
 
     What the others add to a held-out bag's scores is part of its unary scores; their best proposal is the start of ICM.
     """
-    m, device = len(unary), unary.device
-    own, rest = (torch.nonzero(mask)[:, 0].to(device) for mask in (held, ~held))
-    weight = weight_of_pairs(m, settings)
-    conditional = unary[own]
-    if len(rest) and weight:
-        chosen = before.to(device)[rest]
-        conditional = conditional + weight * pairs.against(own, rest, chosen, torch.ones(len(rest), device=device))
-    found = relocalize(
-        conditional, _Some(pairs, own), alpha=weight, alpha_scale="none", init="unary", epochs=settings.epochs,
-        previous=before.to(device)[own],
-    )  # fmt: skip
-    selection = before.to(device).clone()
-    selection[own] = found.selection
-    gaps = torch.full((m,), torch.nan, dtype=torch.float64)
-    gaps[own.cpu()] = found.gaps
-    return replace(found, selection=selection, gaps=gaps, mini_gaps=torch.full_like(gaps, torch.nan),
-                   certified=torch.zeros(m, dtype=torch.bool))  # fmt: skip
+    selection, gaps = before.cpu().clone(), torch.full((len(unary),), torch.nan, dtype=torch.float64)
+    for group in groups(len(unary), settings):
+        own, rest = group[held[group]], group[~held[group]]
+        if not len(own):
+            continue
+        here, there = own.to(unary.device), rest.to(unary.device)
+        weight = weight_of_pairs(len(group), settings)
+        conditional = unary[here]
+        if len(rest) and weight:
+            ones = torch.ones(len(rest), device=unary.device)
+            conditional = conditional + weight * pairs.against(here, there, before[rest].to(unary.device), ones)
+        found = relocalize(
+            conditional, _Some(pairs, here), alpha=weight, alpha_scale="none", init="unary", epochs=settings.epochs,
+            previous=before[own].to(unary.device),
+        )  # fmt: skip
+        selection[own], gaps[own] = found.selection.cpu(), found.gaps
+    return selection, gaps
 
 
 def energy(unary: Tensor, pairs: PairScores, settings: LearningSettings, selection: Tensor) -> float:
