@@ -52,5 +52,5 @@ def test_right_boxes_are_trusted_more(tmp_path: Path, method: str) -> None:
     right = torch.cat([state.selection[c] == torch.from_numpy(shown)[b] for c, b in enumerate(target.positives)])
     if method in ("warm-up", "full") and 3 < int(right.sum()) < 77:
         assert float(everything[right].mean()) > float(everything[~right].mean())
-    votes = agreement(target, transfer, state.scores, state.selection, 0, settings_of(method, SETTINGS, state.fold))
-    assert np.isin((votes * (2 + len(state.scores))).round(decimals=6), np.arange(10)).all()
+    votes = agreement(target, transfer, state.scores, state.selection, 0, settings_of(method, SETTINGS), state.fold)
+    assert np.isin((votes * (2 + bool(state.scores))).round(decimals=6), np.arange(10)).all()

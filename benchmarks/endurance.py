@@ -1,0 +1,70 @@
+"""A run killed at random moments, again and again, must end with the files of a run that was left alone.
+
+    PYTHONPATH=src python3 benchmarks/endurance.py [--kills 50] [--seed 0]
+
+Runs the tests' small configuration once undisturbed, then with SIGKILL at random moments until it is through, then goes
+on to the end, and compares every file that does not hold times. Prints a summary; exit status 1 if anything differs.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from test_endurance import results
+from test_pipeline import TINY
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    moments, started, killed = random.Random(arguments.seed), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        (work / "tiny.toml").write_text(TINY)
+        start = time.perf_counter()
+        run(work, "whole").communicate()
+        whole = time.perf_counter() - start
+        whole_files = results(work / "whole")
+        runs = 0
+        while killed < arguments.kills:
+            out = f"killed-{runs}"
+            process = run(work, out)
+            started += 1
+            try:
+                process.communicate(timeout=moments.uniform(1.5, whole))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                killed += 1
+                continue
+            differing = differences(results(work / out), whole_files)
+            print(f"run {runs}: through after {started} starts, {killed} kills so far, {differing or 'no differences'}")
+            runs += 1
+        run(work, f"killed-{runs}").communicate()
+        differing = differences(results(work / f"killed-{runs}"), whole_files)
+    print(f"{killed} kills, {started + 1} starts, {runs + 1} runs, {len(whole_files)} files each; last run: ", end="")
+    print(differing or "no differences")
+    sys.exit(1 if differing else 0)
+
+
+def run(work: Path, name: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "pairloc", "run", str(work / "tiny.toml"), "--out", str(work / name)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def differences(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
+    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+
+
+if __name__ == "__main__":
+    main()
