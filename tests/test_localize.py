@@ -43,7 +43,7 @@ def test_weights_are_small_and_have_a_card() -> None:
 def test_good_corrupt_missing_and_untagged_pictures(photos: Path, tmp_path: Path) -> None:
     """Corrupt and missing ones are named and left out, untagged ones are named, the rest goes on."""
     tags = (photos / "target_tags.csv").read_text().splitlines()
-    names = [line.split(",")[0] for line in tags[1:]]
+    names = list(dict.fromkeys(line.split(",")[0] for line in tags[1:]))
     folder = tmp_path / "images"
     folder.mkdir()
     source = read(photos / "target_tags.csv").folder

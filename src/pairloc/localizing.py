@@ -13,7 +13,7 @@ from pairloc.data.building import pictures_below
 from pairloc.data.reading import read
 from pairloc.errors import InputError
 from pairloc.files import read_json, reason
-from pairloc.pipeline import Run
+from pairloc.pipeline import CONFIG, Run
 from pairloc.reporting import write_report
 from pairloc.sealing import seal
 from pairloc.weights import weights_folder
@@ -24,9 +24,12 @@ METHOD = "full"
 
 
 def learning_of(weights: str, rounds: int | None = None) -> LearningSettings:
-    """The settings weights come with, with another number of rounds where it is given."""
-    file = weights_folder(weights) / "learning.json"
+    """The settings weights come with, or those of the run they are; with another number of rounds where it is given."""
+    folder = weights_folder(weights)
+    file = folder / "learning.json"
     known: dict[str, Any] = read_json(file) if file.is_file() else {}
+    if not known and (folder / CONFIG).is_file():
+        known = read_json(folder / CONFIG).get("learning", {})
     if rounds is not None:
         known = known | {"rounds": rounds}
     try:

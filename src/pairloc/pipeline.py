@@ -286,7 +286,8 @@ class Run:
         )
         if not self.share.leads:
             return
-        calibration = Calibration(**read_json((self.learned or self.folder) / "calibration" / "calibration.json"))
+        known = (self.learned or self.folder) / "calibration" / "calibration.json"
+        calibration = Calibration(**read_json(known)) if known.is_file() else Calibration()
         learning = settings_of(method, self.settings.learning)
         sure = confidence(self.target_bags, self.transfer_scores, state, learning, calibration)
         boxes = selected_boxes(self.target_bags, state.selection, sure)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from pairloc.cli.options import Device, Format, Images, Seed, device_of, settings_of
@@ -129,6 +128,8 @@ def detect_evaluate(
 ) -> None:
     """COCO's average precision of a detector, and mAP@0.5."""
     from dataclasses import asdict
+
+    import numpy as np
 
     from pairloc.bags.proposer import Proposer
     from pairloc.boxes import to_xywh

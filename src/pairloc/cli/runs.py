@@ -59,7 +59,7 @@ def localize(
         int | None, typer.Option("--rounds", min=0, help="Rounds of re-training on the boxes found; 0 is none.")
     ] = None,
     weights: Annotated[
-        str, typer.Option("--weights", help="What was learned before: packaged, or a folder Localizer.save wrote.")
+        str, typer.Option("--weights", help="What was learned before: packaged, or the folder of a run.")
     ] = PACKAGED,
     format: Format = "auto",
     workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that read pictures.")] = 0,

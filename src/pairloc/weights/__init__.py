@@ -12,7 +12,7 @@ PACKAGED = "coco63"
 
 
 def weights_folder(name: str) -> Path:
-    """The folder of packaged weights, or of weights the user saved."""
+    """The folder of packaged weights, of weights the user saved, or of a run."""
     folder = Path(__file__).parent / PACKAGED if name == PACKAGED else Path(name)
     if not (folder / "proposer").is_dir() or not (folder / "transfer").is_dir():
         raise InputError(f"{name}: does not hold a proposer and transfer scores; packaged is {PACKAGED!r}")
