@@ -77,9 +77,7 @@ class DescentSettings(Settings):
     pair_loss: Literal["cross-entropy", "focal"] = "cross-entropy"
     relation: Literal["paper", "released"] = "paper"  # the relation network's variant
     geometry: bool = False  # place and size of the boxes beside the features; see learning.geometry
-    unary: Literal["sampled", "exact"] = (
-        "sampled"  # unary scores by descent, or by logistic regression on all proposals
-    )
+    unary: Literal["sampled", "exact"] = "sampled"  # by descent, or by logistic regression on all proposals
     unary_decay: Annotated[float, Field(gt=0)] = 1e-2  # of that regression
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the bags the loss is watched on
     patience: Annotated[int, Field(ge=1)] = 5  # looks at the held-out loss without a new best before the end
@@ -170,9 +168,7 @@ class RunSettings(Settings):
     """A whole run, as a TOML file has it."""
 
     data: DataSettings
-    weights: str | None = (
-        None  # "coco63", packaged, or a folder Localizer.save wrote: then nothing is learned on a source
-    )
+    weights: str | None = None  # "coco63" or the folder of a run: then nothing is learned on a source
     proposer: ProposerSettings = ProposerSettings()
     extract: ExtractSettings = ExtractSettings()
     transfer: TransferSettings = TransferSettings()

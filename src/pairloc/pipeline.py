@@ -81,6 +81,7 @@ class Run:
         inputs: tuple[str, ...]
         if self.learned is not None:
             known = [sha256(self.learned / file) for file in ("proposer/" + WEIGHTS, "transfer/" + TRANSFER)]
+            known += [sha256(file) for file in self.learned.glob("calibration/calibration.json")]
             stages = [data, Stage("bags", [_plain(own.extract), known], ("data",), self._extract)]
             inputs = ("bags",)
         else:
