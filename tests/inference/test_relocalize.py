@@ -138,6 +138,18 @@ def test_an_epoch_costs_the_bags_that_change() -> None:
     assert sum(step.changed for step in history[2:]) < history[1].changed
 
 
+@few
+@given(cases, scales, st.integers(2, 9))
+def test_guessing_changes_ahead_changes_none(case, scale, ahead) -> None:  # type: ignore[no-untyped-def]
+    unary, table = case
+    plain, guessed = (
+        relocalize(unary, PairTable(table), alpha=2.0, alpha_scale=scale, init="random", ahead=some)
+        for some in (1, ahead)
+    )
+    assert torch.equal(plain.selection, guessed.selection)
+    assert [step.changed for step in plain.history] == [step.changed for step in guessed.history]
+
+
 def test_memory_does_not_change_the_result() -> None:
     unary, table, _ = planted(30, 10)
     results = [relocalize(unary, table, k=4, memory=memory).selection for memory in (1, 10_000, 2 << 30)]

@@ -65,6 +65,10 @@ def test_blocks_and_sums_equal_the_loop(
                 expected[bag] += weight.double() * table[bag, other, :, pick]
     result = scorer.against(torch.arange(m), chosen_bags, chosen, weights)
     torch.testing.assert_close(result.double(), expected, atol=1e-4, rtol=1e-5)
+    several = torch.stack([weights, torch.zeros(4), -2 * weights], dim=1)  # (m, g)
+    result = scorer.against(torch.arange(m), chosen_bags, chosen, several)
+    wanted = torch.stack([expected, 0 * expected, -2 * expected])
+    torch.testing.assert_close(result.double(), wanted, atol=2e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["eager", "triton"])

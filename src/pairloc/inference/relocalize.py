@@ -21,6 +21,7 @@ from torch import Tensor
 from pairloc.inference.batch import Batch, Options, label_gap
 from pairloc.inference.solve import SOLVERS
 
+_AHEAD = 8  # changes a GPU computes at once: it reads all projections for one as for eight
 _COPIES = 6  # of a mini-problem's potentials that TRW-S holds on a CPU, with those in double precision
 AlphaScale = Literal["none", "per_bag"]
 Unary = Sequence[npt.ArrayLike] | Tensor
@@ -36,7 +37,8 @@ class PairScores(Protocol):
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """All proposals of `bags` (n,) against m chosen proposals, summed with `weights` (m,) -> (n, B).
 
-        `chosen` (m,) are proposals of `chosen_bags` (m,). A bag is not compared with itself.
+        `chosen` (m,) are proposals of `chosen_bags` (m,). A bag is not compared with itself. With weights (m, g) there
+        are g sums, (g, n, B).
         """
 
 
@@ -53,8 +55,8 @@ class PairTable:
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairScores`."""
         scores = self.both.transpose(2, 3)[bags[:, None], chosen_bags, chosen]  # (n, m, B)
-        apart = (bags[:, None] != chosen_bags) * weights  # (n, m)
-        return torch.einsum("nmb,nm->nb", scores, apart.to(scores.dtype))
+        scores = scores * (bags[:, None] != chosen_bags)[..., None]
+        return torch.einsum("nmb,m...->...nb", scores, weights.to(scores.dtype))
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,15 @@ def relocalize(
     previous: Selection | None = None,
     fixed: Mapping[int, int] | None = None,
     memory: int = 2 << 30,
+    ahead: int | None = None,
 ) -> Relocalization:
     """Select one proposal a bag so that the energy is low.
 
     `unary` are the unary scores, a vector a bag or (M, B) with minus infinity where a bag has fewer proposals. `init`
     is "mini-problems" (of `k` bags, by `solver`), "unary", "random", or a selection (M,). With `previous`, a selection,
     the result never has a higher energy than it, in the arithmetic of the pair scores. `fixed` clamps bags.
-    `memory` bounds the bytes of pair scores and of the solver's copies of them held at a time.
+    `memory` bounds the bytes of pair scores and of the solver's copies of them held at a time. `ahead` is how many
+    changes ICM computes at once; the selection does not depend on it.
     """
     fixed = fixed or {}
     scores = _clamped(_padded(unary), fixed)
@@ -113,7 +117,9 @@ def relocalize(
         raise ValueError(f"k is {k}, epochs {epochs}, iterations {iterations}; they are at least 2, 0 and 1")
     if not (math.isfinite(alpha) and 0 <= tolerance < math.inf and memory > 0):
         raise ValueError(f"alpha is {alpha}, tolerance {tolerance}, memory {memory}; none may be infinite or negative")
-    graph = _ClassGraph(scores, pair_scores, alpha, alpha_scale)
+    if ahead is None:
+        ahead = _AHEAD if scores.is_cuda else 1
+    graph = _ClassGraph(scores, pair_scores, alpha, alpha_scale, ahead)
     start = time.perf_counter()
     certified = torch.zeros(len(scores), dtype=torch.bool)
     mini_gaps = torch.full((len(scores),), torch.nan, dtype=torch.float64)
@@ -146,9 +152,11 @@ def partition(bags: int, k: int, seed: int) -> list[npt.NDArray[np.int64]]:
 class _ClassGraph:
     """The energy of one class."""
 
-    def __init__(self, unary: Tensor, pair_scores: PairScores, alpha: float, alpha_scale: AlphaScale) -> None:
+    def __init__(
+        self, unary: Tensor, pair_scores: PairScores, alpha: float, alpha_scale: AlphaScale, ahead: int = 1
+    ) -> None:
         self.unary, self.pair_scores = unary, pair_scores  # (M, B)
-        self.alpha, self.alpha_scale = alpha, alpha_scale
+        self.alpha, self.alpha_scale, self.ahead = alpha, alpha_scale, ahead
         self.computed = 0
 
     def scale(self, bags: int) -> float:
@@ -208,7 +216,8 @@ class _ClassGraph:
 
         Kept is, for every proposal, its summed pair score with the selection of the other bags; a change of one bag
         adds its new proposal to these sums and takes the old one away. So bags that stay cost nothing: the next bag
-        that changes is found at once, by looking at all of them.
+        that changes is found at once, by looking at all of them. What the changes after it will be is guessed, from
+        the sums as they are, and computed with it; a guess that does not come true is thrown away.
         """
         m = len(self.unary)
         bags = torch.arange(m, device=self.unary.device)
@@ -218,31 +227,40 @@ class _ClassGraph:
         unary = self.unary.double()
         cost = -(unary + scale * sums)
         history = [Step(0, self._energy(selection, sums), 0, self._take_count(), time.perf_counter() - start)]
-        signs = torch.tensor([1.0, -1.0], device=bags.device)
         converged = False
         for epoch in range(1, epochs + 1):
             turn, changed = 0, 0
-            while (bag := self._next(cost, selection, turn)) is not None:
-                new = torch.stack([cost[bag].argmin(), selection[bag]])
-                sums += self._against(bags, bags[bag].expand(2), new, signs)
-                selection[bag] = new[0]
-                cost = -(unary + scale * sums)
-                turn, changed = bag + 1, changed + 1
+            while coming := self._next(cost, selection, turn):
+                for place, change in enumerate(self._changes(bags, selection, coming)):
+                    if place and self._next(cost, selection, turn, 1) != [coming[place]]:
+                        break
+                    bag, new = coming[place]
+                    sums += change
+                    selection[bag] = new
+                    cost = -(unary + scale * sums)
+                    turn, changed = bag + 1, changed + 1
             seconds = time.perf_counter() - start
             history.append(Step(epoch, self._energy(selection, sums), changed, self._take_count(), seconds))
             converged = changed == 0
             if converged:
                 break
         if not converged:
-            converged = self._next(cost, selection, 0) is None
+            converged = not self._next(cost, selection, 0, 1)
         return selection, history[-1].energy, tuple(history), converged, cost
 
-    def _next(self, cost: Tensor, selection: Tensor, turn: int) -> int | None:
-        """The first bag from `turn` on that has a cheaper proposal than its own."""
+    def _next(self, cost: Tensor, selection: Tensor, turn: int, most: int | None = None) -> list[tuple[int, int]]:
+        """The first bags from `turn` on that have a cheaper proposal than their own, with the cheapest."""
         own = cost.gather(1, selection[:, None])[:, 0]
-        cheaper = cost.amin(dim=1) < own - 1e-9 * (1 + own.abs())
-        found = torch.nonzero(cheaper[turn:])
-        return turn + int(found[0]) if len(found) else None
+        least, place = cost.min(dim=1)
+        cheaper = least < own - 1e-9 * (1 + own.abs())
+        found = torch.nonzero(cheaper[turn:])[: most or self.ahead, 0] + turn
+        return [(bag, new) for bag, new in torch.stack([found, place[found]], dim=1).tolist()]
+
+    def _changes(self, bags: Tensor, selection: Tensor, coming: list[tuple[int, int]]) -> Tensor:
+        """What each of g changes of a bag adds to the sums: (g, M, B)."""
+        bag, new = torch.tensor(coming, device=bags.device).T
+        both = torch.eye(len(coming), device=bags.device)
+        return self._against(bags, torch.cat([bag, bag]), torch.cat([new, selection[bag]]), torch.cat([both, -both]))
 
     def _energy(self, selection: Tensor, sums: Tensor) -> float:
         unary = self.unary.double().gather(1, selection[:, None]).sum()
@@ -252,9 +270,11 @@ class _ClassGraph:
     def _against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         self.computed += 2 * self.unary.numel() * len(chosen)
         sums = self.pair_scores.against(bags, chosen_bags, chosen, weights).detach().double()
-        if sums.shape != self.unary.shape:
-            raise ValueError(f"pair_scores.against gives {tuple(sums.shape)}, not {tuple(self.unary.shape)}")
-        for bag in torch.nonzero(~torch.isfinite(sums.sum(dim=1))).flatten().tolist():
+        shape = (*weights.shape[1:], *self.unary.shape)
+        if sums.shape != shape:
+            raise ValueError(f"pair_scores.against gives {tuple(sums.shape)}, not {shape}")
+        finite = torch.isfinite(sums.sum(dim=-1)).reshape(-1, len(bags)).all(dim=0)
+        for bag in torch.nonzero(~finite).flatten().tolist():
             raise ValueError(f"bag {int(bags[bag])}: has a pair score that is not finite")
         return sums
 

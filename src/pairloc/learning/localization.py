@@ -41,8 +41,8 @@ class _NoPairs:
         return self._unary.new_zeros(len(left), b, b)
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Zeros (n, B)."""
-        return self._unary.new_zeros(len(bags), self._unary.shape[1])
+        """Zeros (n, B), or (g, n, B)."""
+        return self._unary.new_zeros(*weights.shape[1:], len(bags), self._unary.shape[1])
 
 
 class _Some:

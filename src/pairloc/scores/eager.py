@@ -63,8 +63,8 @@ class Eager:
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairScorer`."""
         _, b, d = self.projected.tanh_first.shape
-        total = self.projected.linear.new_zeros(len(bags), b)
-        apart = (bags[:, None] != chosen_bags) * weights  # (n, m)
+        total = self.projected.linear.new_zeros(*weights.shape[1:], len(bags), b)
+        apart = bags[:, None] != chosen_bags  # (n, m)
         few = max(1, min(len(chosen), self._step(b * d)))
         some = max(1, self._step(b * d * few))
         for first in range(0, len(bags), some):
@@ -74,7 +74,8 @@ class Eager:
                 part = slice(start, start + few)
                 other = self._pick(chosen_bags[part], chosen[part])  # (1, m, d)
                 scores = self.pair_sum(mine, other) + self.pair_sum(other, mine).transpose(1, 2)  # (n, B, m)
-                total[rows] += torch.einsum("nbm,nm->nb", scores, apart[rows, part].to(scores.dtype))
+                scores = scores * apart[rows, None, part]
+                total[..., rows, :] += torch.einsum("nbm,m...->...nb", scores, weights[part].to(scores.dtype))
         return total
 
     def _step(self, size: int) -> int:

@@ -26,7 +26,7 @@ class Kernel(Protocol):
         """Both directions of all pairs of bags `left` (n,) and `right` (n,) -> (n, B, B)."""
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Both directions of all proposals of `bags` (n,) with chosen ones (m,), summed by weight -> (n, B)."""
+        """Both directions of all proposals of `bags` (n,) with chosen ones (m,), summed by weight: see `PairScorer`."""
 
 
 class PairScorer:
@@ -67,7 +67,8 @@ class PairScorer:
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """The same of all proposals of `bags` (n,) with proposals `chosen` (m,) of `chosen_bags` (m,), by weight.
 
-        The m scores are summed with `weights` (m,) -> (n, B); a bag is not compared with itself.
+        The m scores are summed with `weights` (m,) -> (n, B), or (m, g) -> (g, n, B). A bag is not compared with
+        itself.
         """
         return self._kernel.against(bags, chosen_bags, chosen, weights)
 

@@ -47,7 +47,9 @@ class TritonPairs:
         """See `PairScorer`."""
         _, d, _, b = self.operands.shape
         if not len(bags) or not len(chosen):
-            return torch.zeros(len(bags), b, device=self.operands.device)
+            return torch.zeros(*weights.shape[1:], len(bags), b, device=self.operands.device)
+        shares = weights.to(torch.float32).reshape(len(chosen), -1).contiguous()  # (m, g)
+        sums = shares.shape[1]
         picks = self.operands[chosen_bags, :, :, chosen].permute(1, 2, 0).contiguous()  # (d, 4, m)
         columns = min(_COLUMNS, triton.next_power_of_2(len(chosen)))
         rows = _ROWS * _COLUMNS // columns
@@ -55,13 +57,14 @@ class TritonPairs:
         splits = max(
             1, min(_MOST_SPLITS, d // 16, _BUSY // programs)
         )  # of the dimensions, where bags alone are too few
-        parts = torch.empty(splits, len(bags), b, device=self.operands.device)
+        parts = torch.empty(splits, sums, len(bags), b, device=self.operands.device)
         pair_against[len(bags), triton.cdiv(b, rows), splits](
             self.operands, self.linear, self.weight, bags.contiguous(), picks, self.linear[chosen_bags, chosen],
-            chosen_bags.contiguous(), weights.to(torch.float32).contiguous(), parts, len(chosen), len(bags),
+            chosen_bags.contiguous(), shares, parts, len(chosen), len(bags), n_sums=sums,
             b=b, d=d, d_part=triton.cdiv(d, splits), n_rows=rows, n_columns=columns, num_warps=_WARPS, **self.options,
         )  # fmt: skip
-        return parts.sum(dim=0)
+        total = parts.sum(dim=0)
+        return total if weights.ndim == 2 else total[0]
 
 
 def _compiles() -> bool:
@@ -142,11 +145,11 @@ def pair_block(
 
 @triton.jit
 def pair_against(
-    operands, linear, weight, bags, picks, pick_linear, pick_bags, pick_weights, parts, m, n_bags,
+    operands, linear, weight, bags, picks, pick_linear, pick_bags, shares, parts, m, n_bags, n_sums: tl.constexpr,
     b: tl.constexpr, d: tl.constexpr, d_part: tl.constexpr, relu: tl.constexpr, fast: tl.constexpr,
     n_rows: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
-    """parts[s, n, i] = part s of the sum over picks of other bags, by weight, of proposal i of bag bags[n]."""
+    """parts[s, g, n, i] = part s of sum g over picks of other bags, by weight, of proposal i of bag bags[n]."""
     n = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * n_rows + tl.arange(0, n_rows)
     in_rows = rows < b
@@ -154,7 +157,6 @@ def pair_against(
     part = tl.program_id(2)
     is_first = (part == 0).to(tl.float32)  # the linear part is added once
     own = tl.load(linear + bag * b + rows, mask=in_rows, other=0.0)
-    result = tl.zeros((n_rows,), tl.float32)
     start = 0
     while start < m:
         columns = start + tl.arange(0, n_columns)
@@ -164,8 +166,10 @@ def pair_against(
             d, d_part, relu, fast, n_rows, n_columns,
         )  # fmt: skip
         total += is_first * (own[:, None] + tl.load(pick_linear + columns, mask=in_columns, other=0.0)[None, :])
-        share = tl.load(pick_weights + columns, mask=in_columns, other=0.0)
-        share = tl.where(tl.load(pick_bags + columns, mask=in_columns, other=-1) == bag, 0.0, share)
-        result += tl.sum(total * share[None, :], axis=1)
+        apart = tl.load(pick_bags + columns, mask=in_columns, other=-1) != bag
+        for g in range(n_sums):
+            share = tl.load(shares + columns * n_sums + g, mask=in_columns & apart, other=0.0)
+            result = parts + ((part * n_sums + g) * n_bags + n) * b + rows
+            before = tl.load(result, mask=in_rows & (start > 0), other=0.0)
+            tl.store(result, before + tl.sum(total * share[None, :], axis=1), mask=in_rows)
         start += n_columns
-    tl.store(parts + (part * n_bags + n) * b + rows, result, mask=in_rows)
