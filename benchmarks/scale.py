@@ -1,6 +1,6 @@
 """Re-localization and re-training at ILSVRC's shape, and at a tenth and a hundredth of it, on made-up bags.
 
-    PYTHONPATH=src python3 benchmarks/scale.py [--device cuda] [--sizes 0.01 0.1 1] [--proposals 300] [--d 1536]
+    PYTHONPATH=src python3 benchmarks/scale.py [--device cuda] [--sizes 0.01 0.1 1] [--proposals 300]
 
 100 classes of 650 bags (times the size) of 300 proposals, each bag with one planted object of its class; features lie
 in host memory in half precision. Timed: the whole warm-up re-localization from there to the selection (mini-problems of
@@ -11,6 +11,7 @@ device. The transfer scores are made by hand to know how objects were planted. P
 import argparse
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -27,23 +28,6 @@ from pairloc.scores.pairs import PairScorer
 CLASSES, BAGS, K, FOLDS = 100, 650, 8, 10
 LOOKS = 16  # dimensions that tell classes apart, and as many that tell objects from noise
 LIMIT = 1360e6  # ordered pairs/s at d = 1536: two tanh a dimension on the special-function units
-
-
-class Counted:
-    """Pair scores that count themselves: ordered pairs of proposals."""
-
-    def __init__(self, pairs: PairScorer, proposals: int) -> None:
-        self.pairs, self.proposals, self.count = pairs, proposals, 0
-
-    def block(self, left: Tensor, right: Tensor) -> Tensor:
-        """See `PairScores`."""
-        self.count += 2 * len(left) * self.proposals**2
-        return self.pairs.block(left, right)
-
-    def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """See `PairScores`."""
-        self.count += 2 * len(bags) * len(chosen_bags) * self.proposals
-        return self.pairs.against(bags, chosen_bags, chosen, weights)
 
 
 class Clock:
@@ -71,7 +55,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="+", default=[0.01, 0.1, 1.0])
     parser.add_argument("--proposals", type=int, default=300)
     parser.add_argument("--d", type=int, default=1536)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--classes", type=int, default=CLASSES)
+    parser.add_argument("--steps", type=int, default=200, help="of re-training; 0 leaves it out")
     parser.add_argument("--pairs", type=int, default=1024)
     arguments = parser.parse_args()
     torch.set_float32_matmul_precision("high")
@@ -89,39 +74,45 @@ def measure(bags: int, transfer: TransferScores, arguments: argparse.Namespace) 
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     host, shown = [], []
-    for label in range(CLASSES):
+    began = time.perf_counter()
+    for label in range(arguments.classes):
         features, where = planted(bags, b, d, label, device)
-        half = features.half().cpu()
-        host.append(half.pin_memory() if device == "cuda" else half)
+        host.append(features.half().cpu())
         shown.append(where.cpu())
-    clock, pairs, right = Clock(device), {"mini-problems": 0, "ICM": 0}, 0
+    print(f"made {bags * arguments.classes:,} bags in {time.perf_counter() - began:.0f} s", flush=True)
+    pairs, right, epochs = {"mini-problems": 0, "ICM": 0}, 0, []
     selection = []
-    coming = host[0].to(device, non_blocking=True)
-    for label in range(CLASSES):
-        features = coming.float()
-        clock.lap("copy")
-        if label + 1 < CLASSES:  # travels while this class is worked on
-            coming = host[label + 1].to(device, non_blocking=True)
-        unary = transfer.unary.of_class(features)
-        scores = Counted(PairScorer(transfer.relation, features), b)
-        clock.lap("projection")
-        start = relocalize(unary, scores, k=K, epochs=0, seed=label)
-        clock.lap("mini-problems")
-        pairs["mini-problems"] += scores.count
-        scores.count = 0
-        found = relocalize(unary, scores, init=start.selection, epochs=2)
-        clock.lap("ICM")
-        pairs["ICM"] += scores.count
-        selection.append(found.selection.cpu())
-        right += int((selection[-1] == shown[label]).sum())
+    with ThreadPoolExecutor(1) as reader:  # the next class travels while this one is worked on
+        clock = Clock(device)
+        coming = reader.submit(host[0].to, device)
+        for label in range(arguments.classes):
+            features = coming.result().float()
+            clock.lap("waiting for bags")
+            if label + 1 < arguments.classes:
+                coming = reader.submit(host[label + 1].to, device)
+            unary = transfer.unary.of_class(features)
+            scores = PairScorer(transfer.relation, features)
+            del features
+            clock.lap("projection")
+            found = relocalize(unary, scores, k=K, epochs=2, seed=label)
+            clock.lap("mini-problems and ICM")
+            begun, *steps = found.history
+            first = 2 * unary.numel() * bags  # the sums ICM starts from
+            pairs["mini-problems"] += begun.pair_scores - first
+            pairs["ICM"] += first + sum(step.pair_scores for step in steps)
+            epochs.append(sum(step.changed for step in steps))
+            selection.append(found.selection.cpu())
+            right += int((selection[-1] == shown[label]).sum())
     warm = dict(clock.seconds)
-    print(f"{bags * CLASSES:,} bags: warm-up {sum(warm.values()):.1f} s, {warm}", flush=True)
-    training, folds = retraining(host, selection, device, arguments)
+    print(f"{bags * arguments.classes:,} bags: warm-up {sum(warm.values()):.1f} s, {warm}", flush=True)
+    relocalized = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
+    training, folds = retraining(host, selection, device, arguments) if arguments.steps else (0.0, 0.0)
     peak = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
     return {
-        "bags": bags * CLASSES, "proposals": b, "d": d, "found": right / (bags * CLASSES), "seconds": warm,
-        "warm-up": sum(warm.values()), "pairs": pairs, "GB copied": bags * CLASSES * b * d * 2 / 1e9,
-        "re-training": training, "seconds a fold": folds, "peak GPU GB": peak,
+        "bags": bags * arguments.classes, "proposals": b, "d": d, "found": right / (bags * arguments.classes),
+        "seconds": warm, "warm-up": sum(warm.values()), "pairs": pairs, "changes a class": sum(epochs) / len(epochs),
+        "GB": bags * arguments.classes * b * d * 2 / 1e9, "re-training": training, "seconds a fold": folds,
+        "peak GPU GB of the warm-up": relocalized, "peak GPU GB": peak,
     }  # fmt: skip
 
 
@@ -132,7 +123,7 @@ def retraining(
     clock = Clock(device)
     m, (b, d) = len(host[0]), host[0].shape[1:]
     dtype = torch.float16 if device == "cuda" else torch.float32
-    features = torch.empty(m * CLASSES, b, d, device=device, dtype=dtype)
+    features = torch.empty(m * len(host), b, d, device=device, dtype=dtype)
     for label, part in enumerate(host):
         features[label * m : (label + 1) * m] = part.to(device, dtype, non_blocking=True)
     count = len(features)
@@ -141,10 +132,11 @@ def retraining(
     bags = Bags.of_tensors(
         features, boxes, torch.ones(count, b, dtype=torch.bool, device=device), torch.zeros(count, b, device=device)
     )
-    tagged = torch.zeros(count, CLASSES, dtype=torch.bool)
+    classes = len(host)
+    tagged = torch.zeros(count, classes, dtype=torch.bool)
     tagged[torch.arange(count), torch.arange(count) // m] = True
-    positives = tuple(torch.arange(label * m, (label + 1) * m) for label in range(CLASSES))
-    target = Target(bags, bags, tuple(map(str, range(CLASSES))), positives, tagged)
+    positives = tuple(torch.arange(label * m, (label + 1) * m) for label in range(classes))
+    target = Target(bags, bags, tuple(map(str, range(classes))), positives, tagged)
     settings = LearningSettings(steps=arguments.steps, pairs=arguments.pairs, folds=FOLDS, looks=4)
     fold = fold_of_bags(target, FOLDS, 0)
     clock.lap("set up")
@@ -189,17 +181,15 @@ def as_text(row: dict[str, object]) -> str:
     assert isinstance(seconds, dict)
     assert isinstance(pairs, dict)
     lines = [f"{row['bags']:,} bags of {row['proposals']} proposals, d = {row['d']}; objects found {row['found']:.3f}"]
-    for stage, value in seconds.items():
-        line = f"  {stage:14} {value:8.2f} s"
-        if stage in pairs:
-            rate = pairs[stage] / max(value, 1e-9)
-            line += (
-                f"  {pairs[stage] / 1e9:8.2f} G pairs  {rate / 1e6:7.0f} M pairs/s  {rate / LIMIT:5.0%} of the limit"
-            )
-        lines.append(line)
-    lines.append(f"  {'warm-up':14} {row['warm-up']:8.2f} s  {row['GB copied']:8.2f} GB of features")
-    lines.append(f"  {'re-training':14} {row['re-training']:8.2f} s, {row['seconds a fold']:.2f} s a fold")
-    lines.append(f"  peak GPU memory {row['peak GPU GB']:.1f} GB")
+    lines += [f"  {stage:22} {value:8.2f} s" for stage, value in seconds.items()]
+    lines += [f"  pair scores of {stage:14} {count / 1e9:8.2f} G" for stage, count in pairs.items()]
+    rate = sum(pairs.values()) / max(seconds["mini-problems and ICM"], 1e-9)
+    lines.append(f"  {rate / 1e6:.0f} M pair scores/s, {rate / LIMIT:.0%} of the limit of pair scores alone")
+    lines.append(f"  {row['changes a class']:.0f} changes a class")
+    lines.append(f"  {'warm-up':22} {row['warm-up']:8.2f} s, {row['GB']:.2f} GB of features, ")
+    lines[-1] += f"{row['GB'] / row['warm-up']:.2f} GB/s; peak GPU memory {row['peak GPU GB of the warm-up']:.1f} GB"
+    lines.append(f"  {'re-training':22} {row['re-training']:8.2f} s, {row['seconds a fold']:.2f} s a fold; ")
+    lines[-1] += f"peak GPU memory {row['peak GPU GB']:.1f} GB"
     return "\n".join(lines)
 
 

@@ -18,11 +18,12 @@ from pairloc.errors import InputError
 from pairloc.learning.alternate import State
 from pairloc.learning.bags import Bags
 from pairloc.learning.functions import TransferScores
-from pairloc.learning.methods import run_method
+from pairloc.learning.methods import run_method, settings_of
+from pairloc.learning.refinement import refined
 from pairloc.learning.target import Target
 from pairloc.learning.transfer import label_proposals, learn_transfer
 from pairloc.localizing import learning_of
-from pairloc.pipeline import selected_boxes
+from pairloc.pipeline import scored_boxes
 from pairloc.weights import PACKAGED, weights_folder
 
 _MOST = 5000  # source images the transfer scores learn from
@@ -90,7 +91,7 @@ class Localizer:
             scores = self._scores.to(self.device)
             target = Target.from_store(BagStore(work / "bags"), scores, self.learning, device=self.device)
             self.state_ = run_method(method, target, scores, self.learning)
-            return selected_boxes(target, self.state_.selection)
+            return scored_boxes(target, refined(target, scores, self.state_, settings_of(method, self.learning)))
 
     def save(self, folder: str | Path) -> None:
         """Write what `fit` learned."""

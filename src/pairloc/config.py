@@ -123,6 +123,10 @@ class LearningSettings(DescentSettings):
     dimensions: Annotated[int, Field(ge=0, le=8192)] = 0  # principal directions of them; 0 keeps all
     foreground_iou: Annotated[float, Field(gt=0, le=1)] = 0.6  # with the selected box: foreground
     negatives: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the pairs with a bag that lacks the tag
+    rivals: Annotated[float, Field(ge=0)] = 0.0  # weight of what other tags stand for, in exact unary scores
+    refine: Annotated[float, Field(ge=0, lt=1)] = (
+        0.0  # a box is the mean of the proposals that overlap it so; 0: itself
+    )
     train_unary: bool = True  # otherwise the class scores are of pairs alone (needs lambda2 = 1)
     train_pairs: bool = True  # otherwise of single proposals alone (needs alpha = 0)
     safeguard: bool = False  # keep a re-training only if it lowers the objective (needs folds = 1)

@@ -45,6 +45,7 @@ from pairloc.learning.descent import Curve
 from pairloc.learning.functions import WEIGHTS as TRANSFER
 from pairloc.learning.functions import TransferScores
 from pairloc.learning.methods import run_method, settings_of
+from pairloc.learning.refinement import refined
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import Labels, label_proposals, learn_transfer
 from pairloc.progress import track
@@ -291,7 +292,8 @@ class Run:
         calibration = Calibration(**read_json(known)) if known.is_file() else Calibration()
         learning = settings_of(method, self.settings.learning)
         sure = confidence(self.target_bags, self.transfer_scores, state, learning, calibration)
-        boxes = selected_boxes(self.target_bags, state.selection, sure)
+        found = refined(self.target_bags, self.transfer_scores, state, learning)
+        boxes = scored_boxes(self.target_bags, found, sure)
         write_boxes(folder / "boxes.json", self.target, boxes)
         history = [vars(step) for step in state.history]
         facts = {"converged": state.converged, "n_iter": state.n_iter, "curves": state.curves}
@@ -329,11 +331,16 @@ def _under(dataset: Dataset, annotated: Dataset, truth: GroundTruth) -> GroundTr
     return truth.relabelled(image, label)
 
 
-def selected_boxes(target: Target, selection: Selection, sure: tuple[Tensor, ...] | None = None) -> ScoredBoxes:
-    """A selection as boxes, with the confidence in each where it is known."""
+def selected_boxes(target: Target, selection: Selection) -> ScoredBoxes:
+    """A selection as boxes."""
+    return scored_boxes(target, tuple(target.boxes(selection, label) for label in range(len(target.classes))))
+
+
+def scored_boxes(target: Target, found: tuple[Tensor, ...], sure: tuple[Tensor, ...] | None = None) -> ScoredBoxes:
+    """The boxes (M, 4) of every class, with the confidence in each where it is known."""
     image = np.concatenate([bags.numpy() for bags in target.positives])
     label = np.concatenate([np.full(len(bags), c) for c, bags in enumerate(target.positives)])
-    boxes = np.concatenate([target.boxes(selection, c).cpu().numpy() for c in range(len(target.classes))])
+    boxes = np.concatenate([entry.cpu().numpy() for entry in found])
     score = np.ones(len(image)) if sure is None else np.concatenate([entry.numpy() for entry in sure]).round(4)
     return ScoredBoxes(image, label, boxes.astype(np.float64).reshape(-1, 4), score)
 

@@ -19,10 +19,11 @@ from pairloc.data.groundtruth import GroundTruth
 from pairloc.errors import InputError
 from pairloc.evaluation.corloc import corloc, localized
 from pairloc.learning.bags import Bags
-from pairloc.learning.methods import run_method
+from pairloc.learning.methods import run_method, settings_of
+from pairloc.learning.refinement import refined
 from pairloc.learning.target import Target
 from pairloc.learning.transfer import label_proposals, learn_transfer
-from pairloc.pipeline import selected_boxes
+from pairloc.pipeline import scored_boxes
 
 _PURE = 150  # images with boxes of the playing classes alone, below which others are taken too
 
@@ -115,7 +116,7 @@ class Game:
             ),
         )
         state = run_method(method, target, scores, learning)
-        boxes = selected_boxes(target, state.selection)
+        boxes = scored_boxes(target, refined(target, scores, state, settings_of(method, learning)))
         found = localized(self.dataset, boxes, self.truth)
         return corloc(found, 0.5, draws=1).mean, corloc(found, 0.7, draws=1).mean
 

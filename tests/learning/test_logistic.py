@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from helpers import planted_target
@@ -31,11 +32,12 @@ def test_the_slope_is_zero_at_the_optimum_and_it_equals_newtons() -> None:
         torch.testing.assert_close(found[c], own, atol=1e-4, rtol=1e-4)
 
 
-def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rivals", [0.0, 1.5])
+def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, rivals: float) -> None:
     """The loss that drawn pairs have on average, written out bag by bag, does not fall around the exact scores."""
     target, shown = planted_target(tmp_path / "s", classes=3, bags=24)
     selection = tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
-    settings = LearningSettings(unary="exact", alpha=0.0, train_pairs=False, unary_decay=1e-2)
+    settings = LearningSettings(unary="exact", alpha=0.0, train_pairs=False, unary_decay=1e-2, rivals=rivals)
     scores, curve = retrain(target, selection, settings)
     assert curve == []
 
@@ -46,13 +48,14 @@ def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path) -> Non
         for b in range(target.own.count):
             x = target.own.features(torch.tensor([b]))[0]
             s = x @ weight + bias
+            chosen = target.own.boxes[b, shown[b]]
+            fg = pair_iou(chosen[None, None], target.own.boxes[b][None])[0, 0] >= settings.foreground_iou
             if b in positives:
-                chosen = target.own.boxes[b, selection[label][positives.index(b)]]
-                fg = pair_iou(chosen[None, None], target.own.boxes[b][None])[0, 0] >= settings.foreground_iou
                 total += float(0.3 * torch.nn.functional.softplus(-s[fg]).mean()) / len(positives)
                 total += float(0.7 * torch.nn.functional.softplus(s[~fg]).mean()) / len(positives)
             else:
                 total += float(torch.nn.functional.softplus(s).mean()) / 3 / len(others)
+                total += rivals * float(torch.nn.functional.softplus(s[fg]).mean()) / len(others)
         return total
 
     random = torch.Generator().manual_seed(0)

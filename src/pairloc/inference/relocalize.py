@@ -21,7 +21,7 @@ from torch import Tensor
 from pairloc.inference.batch import Batch, Options, label_gap
 from pairloc.inference.solve import SOLVERS
 
-_AHEAD = 8  # changes a GPU computes at once: it reads all projections for one as for eight
+_AHEAD = 16  # changes a GPU computes at once: it reads all projections for one as for sixteen
 _COPIES = 6  # of a mini-problem's potentials that TRW-S holds on a CPU, with those in double precision
 AlphaScale = Literal["none", "per_bag"]
 Unary = Sequence[npt.ArrayLike] | Tensor
@@ -98,7 +98,7 @@ def relocalize(
     seed: int = 0,
     previous: Selection | None = None,
     fixed: Mapping[int, int] | None = None,
-    memory: int = 2 << 30,
+    memory: int | None = None,
     ahead: int | None = None,
 ) -> Relocalization:
     """Select one proposal a bag so that the energy is low.
@@ -106,8 +106,9 @@ def relocalize(
     `unary` are the unary scores, a vector a bag or (M, B) with minus infinity where a bag has fewer proposals. `init`
     is "mini-problems" (of `k` bags, by `solver`), "unary", "random", or a selection (M,). With `previous`, a selection,
     the result never has a higher energy than it, in the arithmetic of the pair scores. `fixed` clamps bags.
-    `memory` bounds the bytes of pair scores and of the solver's copies of them held at a time. `ahead` is how many
-    changes ICM computes at once; the selection does not depend on it.
+    `memory` bounds the bytes of pair scores and of the solver's copies of them held at a time: 2 GiB on a CPU unless
+    told otherwise, a quarter of what is free on a GPU. `ahead` is how many changes ICM computes at once; the selection
+    does not depend on it.
     """
     fixed = fixed or {}
     scores = _clamped(_padded(unary), fixed)
@@ -115,6 +116,8 @@ def relocalize(
         raise ValueError(f"alpha_scale is {alpha_scale!r}, not 'none' or 'per_bag'")
     if k < 2 or epochs < 0 or iterations < 1:
         raise ValueError(f"k is {k}, epochs {epochs}, iterations {iterations}; they are at least 2, 0 and 1")
+    if memory is None:
+        memory = torch.cuda.mem_get_info(scores.device)[0] // 4 if scores.is_cuda else 2 << 30
     if not (math.isfinite(alpha) and 0 <= tolerance < math.inf and memory > 0):
         raise ValueError(f"alpha is {alpha}, tolerance {tolerance}, memory {memory}; none may be infinite or negative")
     if ahead is None:
@@ -231,29 +234,26 @@ class _ClassGraph:
         for epoch in range(1, epochs + 1):
             turn, changed = 0, 0
             while coming := self._next(cost, selection, turn):
-                for place, change in enumerate(self._changes(bags, selection, coming)):
-                    if place and self._next(cost, selection, turn, 1) != [coming[place]]:
-                        break
-                    bag, new = coming[place]
-                    sums += change
+                changes = self._changes(bags, selection, coming)  # (g, M, B)
+                true = self._come_true(unary + scale * sums, scale * changes, selection, coming)
+                sums += changes[:true].sum(dim=0)
+                for bag, new in coming[:true]:
                     selection[bag] = new
-                    cost = -(unary + scale * sums)
                     turn, changed = bag + 1, changed + 1
+                cost = -(unary + scale * sums)
             seconds = time.perf_counter() - start
             history.append(Step(epoch, self._energy(selection, sums), changed, self._take_count(), seconds))
             converged = changed == 0
             if converged:
                 break
         if not converged:
-            converged = not self._next(cost, selection, 0, 1)
+            converged = not self._next(cost, selection, 0)
         return selection, history[-1].energy, tuple(history), converged, cost
 
-    def _next(self, cost: Tensor, selection: Tensor, turn: int, most: int | None = None) -> list[tuple[int, int]]:
+    def _next(self, cost: Tensor, selection: Tensor, turn: int) -> list[tuple[int, int]]:
         """The first bags from `turn` on that have a cheaper proposal than their own, with the cheapest."""
-        own = cost.gather(1, selection[:, None])[:, 0]
-        least, place = cost.min(dim=1)
-        cheaper = least < own - 1e-9 * (1 + own.abs())
-        found = torch.nonzero(cheaper[turn:])[: most or self.ahead, 0] + turn
+        cheaper, place = _cheaper(cost, selection)
+        found = torch.nonzero(cheaper[turn:])[: self.ahead, 0] + turn
         return [(bag, new) for bag, new in torch.stack([found, place[found]], dim=1).tolist()]
 
     def _changes(self, bags: Tensor, selection: Tensor, coming: list[tuple[int, int]]) -> Tensor:
@@ -261,6 +261,21 @@ class _ClassGraph:
         bag, new = torch.tensor(coming, device=bags.device).T
         both = torch.eye(len(coming), device=bags.device)
         return self._against(bags, torch.cat([bag, bag]), torch.cat([new, selection[bag]]), torch.cat([both, -both]))
+
+    @staticmethod
+    def _come_true(scores: Tensor, changes: Tensor, selection: Tensor, coming: list[tuple[int, int]]) -> int:
+        """How many of the guessed changes ICM would make one after the other, from scores (M, B) as they are."""
+        if len(coming) == 1:
+            return 1
+        bag, new = torch.tensor(coming, device=scores.device).T
+        chosen = selection.repeat(len(coming) - 1, 1)  # (g - 1, M), after the first change, the second, ...
+        for place, (changed, proposal) in enumerate(coming[:-1]):
+            chosen[place:, changed] = proposal
+        cheaper, best = _cheaper(-(scores + changes[:-1].cumsum(dim=0)), chosen)
+        cheaper &= torch.arange(len(scores), device=scores.device) > bag[:-1, None]
+        first = cheaper.int().argmax(dim=1)
+        true = cheaper.any(dim=1) & (first == bag[1:]) & (best.gather(1, bag[1:, None])[:, 0] == new[1:])
+        return 1 + int(true.cumprod(dim=0).sum())
 
     def _energy(self, selection: Tensor, sums: Tensor) -> float:
         unary = self.unary.double().gather(1, selection[:, None]).sum()
@@ -281,6 +296,13 @@ class _ClassGraph:
     def _take_count(self) -> int:
         computed, self.computed = self.computed, 0
         return computed
+
+
+def _cheaper(cost: Tensor, selection: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether bags have a cheaper proposal than their own (..., M), and the cheapest: (..., M, B), (..., M)."""
+    own = cost.gather(-1, selection[..., None])[..., 0]
+    least, place = cost.min(dim=-1)
+    return least < own - 1e-9 * (1 + own.abs()), place
 
 
 def _padded(unary: Unary) -> Tensor:

@@ -27,7 +27,7 @@ class TritonSweeps(Sweeps):
             return self._result
         first = super().iterate()  # compiles the kernels
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):  # records and runs nothing
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):  # records; other threads may go on
             self._result = super().iterate()
         return first
 

@@ -16,7 +16,7 @@ from pairloc.config import LearningSettings, TransferSettings
 from pairloc.learning.alternate import Alternation, State
 from pairloc.learning.bags import Bags
 from pairloc.learning.functions import ClassScores, TransferScores
-from pairloc.learning.localization import groups, mixed_scores, weight_of_pairs
+from pairloc.learning.localization import conditional_scores
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import Labels, learn_transfer
 
@@ -90,43 +90,14 @@ def agreement(
     boxes = target.transfer.boxes[target.positives[label].to(target.transfer.device)]  # (M, B, 4)
     votes = []
     unary_alone = settings.model_copy(update={"alpha": 0.0, "train_pairs": False})
-    everywhere = torch.ones(len(boxes), dtype=torch.bool)
-    views: list[list[tuple[ClassScores | None, LearningSettings, Tensor]]]
-    views = [[(None, unary_alone, everywhere)], [(None, settings, everywhere)]]
-    if scores:  # of each bag, those that never saw it
-        own = fold[target.positives[label]]
-        views.append([(entry, settings, own == f if len(scores) > 1 else everywhere) for f, entry in enumerate(scores)])
-    for view in views:
-        preferred = torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device)
-        for entry, how, asked in view:
-            found = _preferred(target, transfer, entry, selection, label, how, asked)
-            preferred = torch.where(asked.to(boxes.device), found, preferred)
+    views: list[tuple[tuple[ClassScores, ...], LearningSettings]] = [((), unary_alone), ((), settings)]
+    if scores:
+        views.append((scores, settings))
+    for view, how in views:
+        preferred = conditional_scores(target, transfer, view, selection, label, how, fold).argmax(dim=1)
         box = boxes.gather(1, preferred[:, None, None].expand(-1, 1, 4))
         votes.append(pair_iou(chosen[:, None], box)[:, 0, 0] > _SAME)
     return torch.stack(votes).double().mean(dim=0).cpu()
-
-
-def _preferred(
-    target: Target,
-    transfer: TransferScores,
-    own: ClassScores | None,
-    selection: Selection,
-    label: int,
-    settings: LearningSettings,
-    asked: Tensor,
-) -> Tensor:
-    """The best proposal of the bags asked for, a mask (M,), while the other bags of the class keep theirs: (M,)."""
-    unary, pairs = mixed_scores(target, transfer, own, label, settings)
-    if settings.alpha > 0 and len(unary) > 1:
-        unary = unary.clone()
-        for group in groups(len(unary), settings):
-            here, everyone = group[asked[group]].to(unary.device), group.to(unary.device)
-            if not len(here):
-                continue
-            ones = torch.ones(len(everyone), device=unary.device)
-            summed = pairs.against(here, everyone, selection[label][group].to(unary.device), ones)
-            unary[here] += weight_of_pairs(len(everyone), settings) * summed
-    return unary.argmax(dim=1)
 
 
 def calibrate(bags: Bags, labels: Labels, transfer: TransferSettings, settings: LearningSettings) -> Calibration:

@@ -6,7 +6,7 @@ from torch import Tensor
 from pairloc.config import LearningSettings
 from pairloc.inference.relocalize import PairScores, partition, relocalize
 from pairloc.learning.functions import ClassScores, TransferScores
-from pairloc.learning.target import Target
+from pairloc.learning.target import Selection, Target
 from pairloc.scores.mix import MixedPairs, mix_unary
 from pairloc.scores.pairs import PairScorer
 
@@ -113,6 +113,38 @@ def relocalize_held(
         )  # fmt: skip
         selection[own], gaps[own] = found.selection.cpu(), found.gaps
     return selection, gaps
+
+
+def conditional_scores(
+    target: Target,
+    transfer: TransferScores,
+    scores: tuple[ClassScores, ...],
+    selection: Selection,
+    label: int,
+    settings: LearningSettings,
+    fold: Tensor,
+) -> Tensor:
+    """The score of every proposal while the other bags of a class keep theirs: (M, B).
+
+    Of the class scores, one a fold, each bag is seen by those that never saw it; by the transfer scores without any.
+    """
+    own = fold[target.positives[label]]
+    everywhere = torch.ones(len(own), dtype=torch.bool)
+    found = None
+    for f, entry in enumerate(scores or (None,)):
+        asked = own == f if len(scores) > 1 else everywhere
+        unary, pairs = mixed_scores(target, transfer, entry, label, settings)
+        if settings.alpha > 0 and len(unary) > 1:
+            unary = unary.clone()
+            for group in groups(len(unary), settings):
+                here, everyone = group[asked[group]].to(unary.device), group.to(unary.device)
+                if len(here):
+                    ones = torch.ones(len(everyone), device=unary.device)
+                    summed = pairs.against(here, everyone, selection[label][group].to(unary.device), ones)
+                    unary[here] += weight_of_pairs(len(everyone), settings) * summed
+        found = unary if found is None else torch.where(asked.to(unary.device)[:, None], unary, found)
+    assert found is not None
+    return found
 
 
 def energy(unary: Tensor, pairs: PairScores, settings: LearningSettings, selection: Tensor) -> float:

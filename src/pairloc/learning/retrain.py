@@ -124,22 +124,27 @@ def _fit_unary(
 
     def targets(some: Tensor) -> tuple[Tensor, Tensor]:
         valid = bags.valid[some]  # (n, B)
-        weight = (~tagged[some])[:, None] * valid[..., None] / valid.sum(dim=1).clamp(min=1)[:, None, None]
-        weight = weight * (negative / lacking)
-        shows = torch.zeros_like(weight)
         row, label = torch.nonzero(place[some] >= 0, as_tuple=True)
         which = place[some][row, label]
         overlap = pair_iou(positives.box[which][:, None], bags.boxes[some[row]])[:, 0]  # (p, B)
         foreground = (overlap >= settings.foreground_iou) & valid[row]
+        rivals = torch.zeros(valid.shape, device=valid.device).index_add_(0, row, foreground.float()) > 0
+        weight = negative * _even(valid) + settings.rivals * _even(rivals)  # (n, B), of bags that lack a tag
+        weight = (~tagged[some])[:, None] * weight[..., None] / lacking  # (n, B, C)
+        shows = torch.zeros_like(weight)
         background = valid[row] & ~foreground
-        share = first * foreground / foreground.sum(dim=1, keepdim=True).clamp(min=1)
-        share = share + (1 - first) * background / background.sum(dim=1, keepdim=True).clamp(min=1)
+        share = first * _even(foreground) + (1 - first) * _even(background)
         weight[row, :, label] = share / positives.count[label][:, None]
         shows[row, :, label] = foreground.to(shows)
         return shows, weight
 
     start = torch.zeros(classes, bags.d + 1, device=bags.device)
     scores.unary.set(fit_logistic(bags.features, targets, usable, start, decay=settings.unary_decay))
+
+
+def _even(chosen: Tensor) -> Tensor:
+    """A weight of 1 a bag, shared evenly among those chosen of it: (n, B) -> (n, B)."""
+    return chosen / chosen.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 @torch.no_grad()
