@@ -1,6 +1,7 @@
 """The theorems of the alternating loop, on planted bags."""
 
 import itertools
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from helpers import planted_target
 from pairloc.config import LearningSettings, TransferSettings
 from pairloc.learning.alternate import Alternation
+from pairloc.learning.bags import Bags
 from pairloc.learning.functions import TransferScores
 from pairloc.learning.localization import energy, groups, mixed_scores, relocalize_held
 from pairloc.learning.methods import METHODS, load_state, run_method, save_state, settings_of
@@ -97,6 +99,23 @@ def test_multi_folding_never_trains_on_a_bag_it_then_relocalizes(
         target.own._held[:] = kept
     for name, tensor in scores.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
+
+
+def test_bags_larger_than_memory_are_read_ahead_and_give_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, shown = planted_target(tmp_path / "store", bags=30)
+    transfer = learned(held, shown, steps=10)
+    store = held.transfer.store
+    read = Target.of(Bags(store, "transfer", memory=0), Bags(store, "class", memory=0))
+    settings = FAST.model_copy(update={"steps": 5})
+    ahead: list[bool] = []
+    result = Future.result
+    monkeypatch.setattr(Future, "result", lambda self, timeout=None: ahead.append(True) or result(self, timeout))
+    states = [run_method("full", target, transfer, settings) for target in (held, read)]
+    assert len(ahead) >= len(held.classes) - 1
+    for one, other in zip(*(state.selection for state in states), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_folds_spread_every_class(planted: tuple[Target, np.ndarray, TransferScores]) -> None:

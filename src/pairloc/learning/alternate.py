@@ -1,5 +1,6 @@
 """Alternating optimisation (paper, section 4): warm-up, then re-train and re-localize in turn on one objective."""
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -127,22 +128,31 @@ class Alternation:
         """Select anew in the bags of a fold, by scores that never saw them; in all bags without folds or before."""
         selection, gaps = list(state.selection), list(state.gaps)
         owners = self.share.owners([float(len(bags)) ** 2 for bags in self.target.positives])
-        for label, owner in enumerate(owners):
-            if owner == self.share.rank:
-                selection[label], gaps[label] = self._relocalize_class(state, label, fold)
+        mine = [
+            label for label, owner in enumerate(owners) if owner == self.share.rank and self._asks(state, label, fold)
+        ]
+        for label, coming in itertools.zip_longest(mine, mine[1:]):
+            selection[label], gaps[label] = self._relocalize_class(state, label, fold, coming)
         for label, owner in enumerate(owners if self.share.world > 1 else ()):
             selection[label] = self.share.spread(selection[label], owner)
             gaps[label] = self.share.spread(gaps[label].double(), owner)
         return replace(state, selection=tuple(selection), gaps=tuple(gaps))
 
-    def _relocalize_class(self, state: State, label: int, fold: int | None) -> tuple[Tensor, Tensor]:
-        """The selection and the gaps of a class."""
+    def _asks(self, state: State, label: int, fold: int | None) -> bool:
+        """Whether a class has a bag to select in."""
+        folds = state.fold[self.target.positives[label]]
+        return bool(len(folds)) and (fold is None or self.settings.folds == 1 or bool((folds == fold).any()))
+
+    def _relocalize_class(
+        self, state: State, label: int, fold: int | None, coming: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """The selection and the gaps of a class; the features of the one to come are read meanwhile."""
         bags, before, gaps = self.target.positives[label], state.selection[label], state.gaps[label]
         own = state.scores[fold] if fold is not None and state.scores else None
         held = state.fold[bags] == fold if fold is not None and self.settings.folds > 1 else None
-        if not len(bags) or (held is not None and not held.any()):
-            return before, gaps
         unary, pairs = mixed_scores(self.target, self.transfer, own, label, self.settings)
+        if coming is not None:
+            self.target.expect(coming, own=own is not None)
         if held is not None:
             chosen, new = relocalize_held(unary, pairs, self.settings, before, held)
             return chosen, torch.where(held, new, gaps)

@@ -1,6 +1,7 @@
 """Bags as padded tensors: what the training loops and re-localization work on."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
@@ -19,8 +20,10 @@ class Bags:
     """The N bags of a store, or some of them, with the features one side uses; B is the largest bag's size.
 
     Boxes are always held. Features are held on the device, reduced, if they fit into `memory` bytes; else they are
-    read from the store, which is mapped, whenever they are asked for.
+    read from the store, which is mapped, whenever they are asked for, or ahead of that by a thread (`expect`).
     """
+
+    _reader: ThreadPoolExecutor | None = None
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Bags:
         self._geometry = _geometry(boxes, sizes, objectness, valid).to(self.device) if geometry else None
         self.reduction = (reduction or self._fit(dimensions, seed)).to(self.device)
         self._held: Tensor | None = None
+        self._coming: tuple[Tensor, Future[Tensor]] | None = None
         if self.count * self.size * self.d * _dtype(self.device).itemsize <= memory:
             held = torch.empty(self.count, self.size, self.d, device=self.device, dtype=_dtype(self.device))
             for start in range(0, self.count, 256):
@@ -65,7 +69,7 @@ class Bags:
         bags.count, bags.size = features.shape[:2]
         bags.boxes, bags.valid, bags.objectness, bags._held = boxes, valid, objectness, features
         d = features.shape[2]
-        bags._geometry = None
+        bags._geometry, bags._coming = None, None
         bags.reduction = Reduction(torch.zeros(d, device=bags.device), torch.eye(d, device=bags.device))
         return bags
 
@@ -74,9 +78,22 @@ class Bags:
         """Dimensions of a feature."""
         return self.reduction.d + (0 if self._geometry is None else GEOMETRY)
 
+    def expect(self, bags: Tensor) -> None:
+        """Begin to read bags (n,) that will be asked for soon; what is not asked for gives way to the next."""
+        if self._held is not None:
+            return
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(1)
+        self._coming = (bags, self._reader.submit(self._read, bags))
+
     def features(self, bags: Tensor) -> Tensor:
         """All proposals of some bags (n,) -> (n, B, d); zeros where a bag has fewer."""
-        return self._read(bags) if self._held is None else self._held[bags.to(self.device)].float()
+        if self._held is not None:
+            return self._held[bags.to(self.device)].float()
+        if self._coming is not None and torch.equal(self._coming[0], bags):
+            (_, coming), self._coming = self._coming, None
+            return coming.result()
+        return self._read(bags)
 
     def chosen(self, bags: Tensor, proposals: Tensor) -> Tensor:
         """Some proposals (n, m) of bags (n,) -> (n, m, d)."""

@@ -68,6 +68,11 @@ class Target:
         """The same with at most so many positive bags a class."""
         return replace(self, positives=tuple(bags[:most] for bags in self.positives))
 
+    def expect(self, label: int, *, own: bool) -> None:
+        """Begin to read the features of a class that will be asked for soon, of the class side too if `own`."""
+        for side in (self.transfer, self.own) if own else (self.transfer,):
+            side.expect(self.positives[label])
+
     def boxes(self, selection: Selection, label: int) -> Tensor:
         """The selected boxes of a class: (M, 4)."""
         chosen = selection[label].to(self.transfer.device)
