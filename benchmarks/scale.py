@@ -103,7 +103,7 @@ def measure(bags: int, transfer: TransferScores, arguments: argparse.Namespace) 
             epochs.append(sum(step.changed for step in steps))
             selection.append(found.selection.cpu())
             right += int((selection[-1] == shown[label]).sum())
-    warm = dict(clock.seconds)
+    warm, bytes_ = dict(clock.seconds), bags * arguments.classes * b * d * 2
     print(f"{bags * arguments.classes:,} bags: warm-up {sum(warm.values()):.1f} s, {warm}", flush=True)
     relocalized = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
     training, folds = retraining(host, selection, device, arguments) if arguments.steps else (0.0, 0.0)
@@ -111,7 +111,7 @@ def measure(bags: int, transfer: TransferScores, arguments: argparse.Namespace) 
     return {
         "bags": bags * arguments.classes, "proposals": b, "d": d, "found": right / (bags * arguments.classes),
         "seconds": warm, "warm-up": sum(warm.values()), "pairs": pairs, "changes a class": sum(epochs) / len(epochs),
-        "GB": bags * arguments.classes * b * d * 2 / 1e9, "re-training": training, "seconds a fold": folds,
+        "GB": bytes_ / 1e9, "GB/s": bytes_ / 1e9 / sum(warm.values()), "re-training": training, "seconds a fold": folds,
         "peak GPU GB of the warm-up": relocalized, "peak GPU GB": peak,
     }  # fmt: skip
 
@@ -187,7 +187,7 @@ def as_text(row: dict[str, object]) -> str:
     lines.append(f"  {rate / 1e6:.0f} M pair scores/s, {rate / LIMIT:.0%} of the limit of pair scores alone")
     lines.append(f"  {row['changes a class']:.0f} changes a class")
     lines.append(f"  {'warm-up':22} {row['warm-up']:8.2f} s, {row['GB']:.2f} GB of features, ")
-    lines[-1] += f"{row['GB'] / row['warm-up']:.2f} GB/s; peak GPU memory {row['peak GPU GB of the warm-up']:.1f} GB"
+    lines[-1] += f"{row['GB/s']:.2f} GB/s; peak GPU memory {row['peak GPU GB of the warm-up']:.1f} GB"
     lines.append(f"  {'re-training':22} {row['re-training']:8.2f} s, {row['seconds a fold']:.2f} s a fold; ")
     lines[-1] += f"peak GPU memory {row['peak GPU GB']:.1f} GB"
     return "\n".join(lines)

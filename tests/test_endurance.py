@@ -1,5 +1,7 @@
 """What a run survives: kills, a polite end, a full disk, a damaged file, and being done by two processes."""
 
+import json
+import math
 import os
 import random
 import resource
@@ -57,15 +59,49 @@ def _without_times(file: Path) -> bytes:
     return b"".join(tensor.tobytes() for _, tensor in sorted(load_file(file).items()))
 
 
+def torchrun(config: Path, folder: Path, *options: str) -> "subprocess.Popen[str]":
+    """Two processes on one run."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    arguments = ["-m", "pairloc", "run", str(config), "--out", str(folder)]
+    return subprocess.Popen([*command, *arguments], text=True, env=ENVIRONMENT, **pipes)  # type: ignore[call-overload,no-any-return]
+
+
 def test_two_processes_equal_one(config: Path, whole: Path, tmp_path: Path) -> None:
+    process = torchrun(config, tmp_path / "run")
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    assert results(tmp_path / "run") == results(whole)
+
+
+def test_a_killed_worker_does_not_cost_the_run(config: Path, whole: Path, tmp_path: Path) -> None:
+    """torchrun starts both again; they go on from what is on disk."""
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "pairloc"]
-    ended = subprocess.run(
-        [*command, "run", str(config), "--out", str(folder)],
-        env=ENVIRONMENT, timeout=600, check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    process = torchrun(config, folder, "--max-restarts=3")
+    while not (folder / "proposer" / "begun.json").is_file() and process.poll() is None:
+        time.sleep(0.1)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(workers[-1]), signal.SIGKILL)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    assert said.count("run in ") == 2, said[-2000:]  # it began twice
     assert results(folder) == results(whole)
+
+
+def test_two_processes_train_one_proposer(config: Path, whole: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.toml"
+    shared.write_text(config.read_text().replace("[proposer]", "[proposer]\nshared = true"))
+    process = torchrun(shared, tmp_path / "run")
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    curves = [
+        [json.loads(line) for line in (folder / "proposer" / "curves.jsonl").read_text().splitlines()]
+        for folder in (tmp_path / "run", whole)
+    ]
+    assert [row["epoch"] for row in curves[0]] == [1, 2]
+    for ours, alone in zip(*curves, strict=True):  # the same pictures and the same steps, other proposals drawn
+        assert ours["loss_objectness"] == pytest.approx(alone["loss_objectness"], rel=0.3)
+        assert math.isfinite(ours["loss_classifier"])
 
 
 def test_kills_at_random_moments(config: Path, whole: Path, tmp_path: Path) -> None:

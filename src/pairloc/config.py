@@ -45,6 +45,7 @@ class ProposerSettings(Settings):
     clip: Annotated[float, Field(gt=0)] = 10.0  # of the gradient's norm
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05  # share of the source images it never sees
     held_classes: Annotated[int, Field(ge=0)] = 0  # source classes not taught; recall is then measured on them alone
+    shared: bool = False  # torchrun's processes train it together; it then depends on how many they are
     workers: Annotated[int, Field(ge=0, le=256)] = 0  # processes that read pictures
     seed: Annotated[int, Field(ge=0)] = 0
 

@@ -143,7 +143,8 @@ class Run:
         if self.share.leads:
             self._begin(folder, key)
             self.say(f"{stage.name} ...")
-        if stage.name == "bags" or stage.name in self.settings.methods:  # work that is shared out
+        together = stage.name == "proposer" and self.settings.proposer.shared
+        if together or stage.name == "bags" or stage.name in self.settings.methods:  # work that is shared out
             self.share.barrier()
             stage.work(folder)
         elif self.share.leads:
@@ -243,8 +244,10 @@ class Run:
     def _propose(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        with SummaryWriter(str(folder / "tensorboard")) as writer:
-            train(*self.source, self.settings.proposer, folder, device=self.device, say=self.say, writer=writer)
+        share = self.share if self.settings.proposer.shared else ALONE
+        with SummaryWriter(str(folder / "tensorboard")) if share.leads else nullcontext() as writer:
+            own = self.settings.proposer
+            train(*self.source, own, folder, device=self.device, say=self.say, writer=writer, share=share)
 
     def _extract(self, folder: Path) -> None:
         parts = {"target": self.target}

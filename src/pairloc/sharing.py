@@ -11,6 +11,8 @@ from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 _PATIENCE = timedelta(days=7)  # others wait while one process trains
 
@@ -32,7 +34,12 @@ class Share:
         if device == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         if not distributed.is_initialized():
-            distributed.init_process_group("nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
+            store, rank, _ = next(rendezvous("env://"))
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # else addresses of dead processes are found
+            distributed.init_process_group(
+                "nccl" if device == "cuda" else "gloo", store=PrefixStore(f"attempt {attempt}", store),
+                rank=rank, world_size=world, timeout=_PATIENCE,
+            )  # fmt: skip
         return cls(distributed.get_rank(), world, device)
 
     @property

@@ -109,9 +109,14 @@ def test_bags_larger_than_memory_are_read_ahead_and_give_the_same(
     store = held.transfer.store
     read = Target.of(Bags(store, "transfer", memory=0), Bags(store, "class", memory=0))
     settings = FAST.model_copy(update={"steps": 5})
-    ahead: list[bool] = []
+    ahead = []
     result = Future.result
-    monkeypatch.setattr(Future, "result", lambda self, timeout=None: ahead.append(True) or result(self, timeout))
+
+    def counted(future: "Future[torch.Tensor]", timeout: float | None = None) -> torch.Tensor:
+        ahead.append(future)
+        return result(future, timeout)
+
+    monkeypatch.setattr(Future, "result", counted)
     states = [run_method("full", target, transfer, settings) for target in (held, read)]
     assert len(ahead) >= len(held.classes) - 1
     for one, other in zip(*(state.selection for state in states), strict=True):

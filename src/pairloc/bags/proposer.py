@@ -31,8 +31,10 @@ from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.errors import InputError
 from pairloc.files import read_json, write_json, write_tensors
+from pairloc.sharing import ALONE, Share
 
 Say = Callable[[str], None]
+_APART = 7919  # seeds of processes
 _MEASURED = 1000  # held-out images recall is measured on
 SETTINGS, WEIGHTS, STATE = "proposer.json", "proposer.safetensors", "training"
 
@@ -111,10 +113,12 @@ def train(
     device: str = "cpu",
     say: Say = lambda line: None,
     writer: Any = None,
+    share: Share = ALONE,
 ) -> Proposer:
     """Train on a source; resumes after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`.
 
-    With `start` all but the last layer begins as it is there.
+    With `start` all but the last layer begins as it is there. The processes of a share take a part of every batch each
+    and train one network together; the first one writes.
     """
     random.seed(settings.seed)
     torch.manual_seed(settings.seed)
@@ -129,11 +133,15 @@ def train(
     taught_key = _fingerprint(dataset, taught, chosen)
     first = _resume(out, model, optimizer, settings, taught_key, device)
     out.mkdir(parents=True, exist_ok=True)
-    batches_of_epochs = samples.batches(first)
+    batches_of_epochs = samples.batches(first, share)
+    network = model if share.world == 1 else nn.parallel.DistributedDataParallel(model)
     for epoch in range(first, settings.epochs):
         began = time.perf_counter()
-        losses = _epoch(model, batches_of_epochs, samples.steps, optimizer, settings, epoch, device)
+        torch.manual_seed(settings.seed + epoch + _APART * share.rank)
+        losses = _epoch(network, batches_of_epochs, samples.steps, optimizer, settings, epoch, device)
         seconds = time.perf_counter() - began
+        if not share.leads:
+            continue
         row: dict[str, float] = {"epoch": epoch + 1, "images/s": len(samples) / seconds, **losses}
         if held:
             row |= _recall(model, dataset, asked, held[:_MEASURED], settings.workers, device)
@@ -144,7 +152,8 @@ def train(
             writer.add_scalar(f"proposer/{name}", value, epoch + 1)
         _checkpoint(out, model, optimizer, settings, taught_key, epoch + 1)
     proposer = Proposer(model, settings, dataset.classes)
-    proposer.save(out)
+    if share.leads:
+        proposer.save(out)
     return proposer
 
 
@@ -174,7 +183,7 @@ def rate(step: int, steps: int, settings: ProposerSettings) -> float:
 
 
 def _epoch(
-    model: FasterRCNN,
+    model: nn.Module,
     batches_of_epochs: Iterator[Batch],
     steps: int,
     optimizer: torch.optim.Optimizer,
@@ -183,7 +192,6 @@ def _epoch(
     device: str,
 ) -> dict[str, float]:
     """One pass over the pictures; the mean of every loss."""
-    torch.manual_seed(settings.seed + epoch)
     model.train()
     freeze_statistics(model)
     sums: dict[str, Tensor | float] = {}

@@ -14,6 +14,7 @@ from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.pictures import PictureError
 from pairloc.errors import InputError
+from pairloc.sharing import ALONE, Share
 
 
 class Samples(torch.utils.data.Dataset[tuple[Tensor, dict[str, Tensor]]]):
@@ -37,15 +38,17 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, dict[str, Tensor]]]):
         """Batches an epoch."""
         return math.ceil(len(self) / self.settings.batch)
 
-    def batches(self, first: int) -> Iterator["Batch"]:
-        """The batches of all epochs from `first` on, each epoch in an order of its own."""
+    def batches(self, first: int, share: Share = ALONE) -> Iterator["Batch"]:
+        """The batches of all epochs from `first` on, each epoch in an order of its own; of each what this process gets.
+
+        Every process gets something: where a batch has fewer pictures than there are processes, its first one again.
+        """
         indices: list[list[int]] = []
         for epoch in range(first, self.settings.epochs):
             order = np.random.default_rng([self.settings.seed, epoch]).permutation(len(self)) + epoch * len(self)
-            indices += [
-                order[start : start + self.settings.batch].tolist()
-                for start in range(0, len(self), self.settings.batch)
-            ]
+            for start in range(0, len(self), self.settings.batch):
+                batch = order[start : start + self.settings.batch].tolist()
+                indices.append(batch[share.rank :: share.world] or batch[:1])
         workers = self.settings.workers
         return iter(
             DataLoader(
