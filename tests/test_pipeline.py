@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pairloc.config import DEMO, RunSettings
@@ -284,3 +285,18 @@ def test_a_half_changed_run_gets_no_report(whole: Path, tmp_path: Path) -> None:
     changed = Run(whole, open_run(whole).settings.model_copy(update={"transfer_images": 29}))
     with pytest.raises(InputError, match="is not finished"):
         write_report([changed], tmp_path / "r.html")
+
+
+def test_some_pictures_of_the_target_keep_their_tags_and_boxes(whole: Path) -> None:
+    run = open_run(whole)
+    target, (dataset, truth) = run.some_target(5)
+    assert len(dataset) == target.transfer.count == 5
+    everything, (_, all_truth) = run.some_target(None)
+    assert everything is run.target_bags
+    files = {image.file: index for index, image in enumerate(run.target.images)}
+    for index, image in enumerate(dataset.images):
+        before = files[image.file]
+        assert dataset.tags[index] == run.target.tags[before]
+        assert np.array_equal(truth.of_image(index).boxes, all_truth.of_image(before).boxes)
+        boxes = target.transfer.boxes[index][target.transfer.valid[index]]
+        assert np.array_equal(boxes.numpy(), run.target_bags.transfer.store.bag(before).boxes)

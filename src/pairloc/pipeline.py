@@ -212,6 +212,23 @@ class Run:
             memory=self._memory,
         )  # fmt: skip
 
+    def some_target(self, pictures: int | None) -> tuple[Target, tuple[Dataset, GroundTruth]]:
+        """The target, or so many pictures of it drawn at random, with its truth."""
+        if self.truth is None:
+            raise InputError(f"{self.folder}: has no truth to measure CorLoc with")
+        if pictures is None or pictures >= len(self.target):
+            return self.target_bags, self.truth
+        drawn = np.sort(np.random.default_rng(self.settings.seed).permutation(len(self.target))[:pictures])
+        place = np.full(len(self.target), -1)
+        place[drawn] = np.arange(pictures)
+        dataset = self.target.subset(drawn.tolist())
+        store = BagStore(self.folder / "bags" / "target")
+        bags = Target.from_store(
+            store, self.transfer_scores, self.settings.learning, device=self.device, memory=self._memory,
+            indices=drawn.tolist(), dataset=dataset,
+        )  # fmt: skip
+        return bags, (dataset, self.truth[1].relabelled(place, np.arange(len(dataset.classes))))
+
     @property
     def _memory(self) -> int:
         return int(self.settings.memory * 1e9)

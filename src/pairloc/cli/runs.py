@@ -124,18 +124,18 @@ study_app = typer.Typer(help="The paper's experiments on a finished run.", no_ar
 def study_init(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run whose truth is known.")],
     out: Annotated[Path, typer.Option("--out", help="The folder to write init.csv and init.png into.")],
+    pictures: Annotated[
+        int | None, typer.Option("--pictures", min=2, help="So many pictures of the target, drawn at random; else all.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Where ICM ends by where it starts: random, objectness, whole image, mini-problems of 2, 4, 8 and 64 bags."""
-    from pairloc.errors import InputError
     from pairloc.pipeline import Run, open_run, selected_boxes
     from pairloc.report.study import study_init, write_study
 
     whole: Run = open_run(folder, device_of(device))
-    if whole.truth is None:
-        raise InputError(f"{folder}: has no truth to measure CorLoc with")
-    learning = whole.settings.learning
-    points = study_init(whole.target_bags, whole.transfer_scores, learning, whole.truth, selected_boxes, say=print)
+    target, truth = whole.some_target(pictures)
+    points = study_init(target, whole.transfer_scores, whole.settings.learning, truth, selected_boxes, say=print)
     write_study(points, out)
     print(f"wrote {out}")
 
