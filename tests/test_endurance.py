@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from pairloc.config import FAST
 from pairloc.configs import read_config
 from pairloc.pipeline import Run
 from test_pipeline import TINY
@@ -59,11 +61,11 @@ def _without_times(file: Path) -> bytes:
     return b"".join(tensor.tobytes() for _, tensor in sorted(load_file(file).items()))
 
 
-def torchrun(config: Path, folder: Path, *options: str) -> "subprocess.Popen[str]":
+def torchrun(config: Path, folder: Path, *options: str, changes: Sequence[str] = ()) -> "subprocess.Popen[str]":
     """Two processes on one run."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    arguments = ["-m", "pairloc", "run", str(config), "--out", str(folder)]
+    arguments = ["-m", "pairloc", "run", str(config), "--out", str(folder), *changes]
     return subprocess.Popen([*command, *arguments], text=True, env=ENVIRONMENT, **pipes)  # type: ignore[call-overload,no-any-return]
 
 
@@ -72,6 +74,20 @@ def test_two_processes_equal_one(config: Path, whole: Path, tmp_path: Path) -> N
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said[-2000:]
     assert results(tmp_path / "run") == results(whole)
+
+
+def test_two_processes_equal_one_on_the_fast_demo(tmp_path: Path) -> None:
+    fast = [("data.scenes", FAST["data"]["scenes"]), *((part, FAST[part]) for part in FAST if part != "data")]
+    changes = [word for part, values in fast for n, v in values.items() for word in ("--set", f"{part}.{n}={v}")]  # type: ignore[attr-defined]
+    demo = Path(__file__).parents[1] / "configs" / "demo.toml"
+    alone = start("run", demo, "--out", tmp_path / "alone", *changes)
+    said, _ = alone.communicate(timeout=900)
+    assert alone.returncode == 0, said[-2000:]
+    together = torchrun(demo, tmp_path / "together", changes=changes)
+    said, _ = together.communicate(timeout=900)
+    assert together.returncode == 0, said[-2000:]
+    assert len(results(tmp_path / "alone")) > 20
+    assert results(tmp_path / "together") == results(tmp_path / "alone")
 
 
 def test_a_killed_worker_does_not_cost_the_run(config: Path, whole: Path, tmp_path: Path) -> None:
