@@ -190,6 +190,7 @@ def test_one_bag_takes_its_best_proposal() -> None:
         ({"previous": torch.tensor([0, 1])}, "previous: bag 1 has no proposal 1"),
         ({"fixed": {1: 1}}, "bag 1: is fixed to proposal 1"),
         ({"k": 1}, "k is 1"),
+        ({"ahead": 0}, "ahead is 0"),
         ({"solver": "magic"}, "no solver 'magic'"),
         ({"pair_scores": PairTable(torch.full((2, 2, 2, 2), torch.nan))}, "bags 0 and 1: have a pair score"),
         ({"pair_scores": PairTable(torch.full((2, 2, 2, 2), torch.inf)), "init": "unary"}, "bag 0: has a pair score"),

@@ -122,6 +122,8 @@ def relocalize(
         raise ValueError(f"alpha is {alpha}, tolerance {tolerance}, memory {memory}; none may be infinite or negative")
     if ahead is None:
         ahead = _AHEAD if scores.is_cuda else 1
+    if ahead < 1:
+        raise ValueError(f"ahead is {ahead}; ICM computes at least one change at a time")
     graph = _ClassGraph(scores, pair_scores, alpha, alpha_scale, ahead)
     start = time.perf_counter()
     certified = torch.zeros(len(scores), dtype=torch.bool)
