@@ -11,8 +11,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "pairloc"
 # A module imports only what stands above it.
 ORDER = [
     "__init__", "errors", "files", "progress", "sealing", "sharing", "weights", "boxes", "config", "configs", "data",
-    "bags", "scores", "inference", "learning", "detection", "evaluation", "export", "report", "pipeline", "reporting",
-    "tuning", "localizing", "api", "cli", "__main__",
+    "bags", "scores", "inference", "learning", "detection", "evaluation", "export", "report", "staging", "pipeline",
+    "reporting", "tuning", "localizing", "api", "cli", "__main__",
 ]  # fmt: skip
 TRUTH = {"pairloc.data.groundtruth"}
 TRUTH_NAMES = {"GroundTruth", "read_annotated"}

@@ -18,7 +18,7 @@ from pairloc.reporting import write_report
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TINY = """
-methods = ["warm-up-unary", "full"]
+methods = ["warm-up-unary", "full", "fine-tuned"]
 transfer_images = 30
 [data.scenes]
 size = 64
@@ -50,8 +50,13 @@ rounds = 2
 folds = 2
 k = 2
 iterations = 10
+[fine_tune]
+steps = 2
+batch = 8
+warm_up = 1
 """
-STAGES = ("data", "proposer", "bags", "transfer", "calibration", "warm-up-unary", "full", "evaluation")
+METHODS = ("warm-up-unary", "full", "fine-tuned")
+STAGES = ("data", "proposer", "bags", "transfer", "calibration", *METHODS, "evaluation")
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +74,21 @@ def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    return {method: (folder / method / "boxes.json").read_bytes() for method in ("warm-up-unary", "full")}
+    return {method: (folder / method / "boxes.json").read_bytes() for method in METHODS}
 
 
 # Kills the process the moment it is about to write the last file of a stage, when all its work is done but unsaid.
 KILLER = """
 import os, signal, sys
 from pathlib import Path
-from pairloc import configs, pipeline
+from pairloc import configs, pipeline, staging
 stage, folder, config = sys.argv[1:]
-write = pipeline._write_whole
+write = staging.write_whole
 def dying(path, content):
     if path.name == "done.json" and path.parent.name == stage:
         os.kill(os.getpid(), signal.SIGKILL)
     write(path, content)
-pipeline._write_whole = dying
+staging.write_whole = dying
 pipeline.Run(Path(folder), configs.read_config(Path(config)), say=lambda line: None).run()
 """
 
@@ -135,17 +140,19 @@ def test_done_stages_are_skipped_and_changed_ones_done_again(config: Path, whole
 
 def test_an_evaluation_is_in_the_folder(whole: Path) -> None:
     evaluation = json.loads((whole / "evaluation" / "evaluation.json").read_text())
-    assert set(evaluation["methods"]) == {"warm-up-unary", "full"}
+    assert set(evaluation["methods"]) == set(METHODS)
     assert set(evaluation["methods"]["full"]) == {"0.5", "0.7"}
     assert open_run(whole).settings.learning.rounds == 2
     facts = json.loads((whole / "proposer" / "done.json").read_text())
     assert facts["seconds"] > 0
     assert facts["peak_bytes"] > 0
     assert (whole / "full" / "history.json").is_file()
+    found = {name: json.loads((whole / "fine-tuned" / name).read_text()) for name in ("boxes.json", "instances.json")}
+    assert len(found["instances.json"]["annotations"]) >= len(found["boxes.json"]["annotations"]) > 0
 
 
 def test_a_second_run_in_the_folder_refuses(config: Path, whole: Path) -> None:
-    from pairloc.pipeline import _locked
+    from pairloc.staging import _locked
 
     with _locked(whole), pytest.raises(InputError, match="another run is writing here"):
         Run(whole, read_config(config)).run()
@@ -173,6 +180,7 @@ def test_configs_are_valid_and_open_with_their_command(name: str) -> None:
         ("learning.train_pairs=false", "train_pairs and alpha contradict each other"),
         ("transfer.background_iou=0.9", "background_iou is above foreground_iou"),
         ("data.source=x.json", "data.scenes and data.source contradict each other"),
+        ('methods=["fine-tuned", "full"]', "'fine-tuned' goes on from 'full'"),
         ('methods=["best"]', "methods.0: Input should be 'warm-up-unary', 'warm-up'"),
         ("preset=mine", "there is no preset 'mine'; known are paper, released"),
         ("nonsense", "is not of the form key=value"),

@@ -39,6 +39,7 @@ class ProposerSettings(Settings):
     batch: Annotated[int, Field(ge=1, le=1024)] = 16
     optimizer: Literal["sgd", "adamw"] = "adamw"
     lr: Annotated[float, Field(gt=0, le=10)] = 5e-4  # for sgd take 0.01
+    backbone_lr: Annotated[float, Field(ge=0, le=1)] = 1.0  # the backbone's learning rate as a share of lr
     schedule: Literal["cosine", "step"] = "cosine"
     warm_up: Annotated[int, Field(ge=0)] = 200  # steps in which the learning rate rises
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
@@ -146,7 +147,22 @@ class LearningSettings(DescentSettings):
         return self
 
 
-Method = Literal["warm-up-unary", "warm-up", "unary", "full", "mi-svm"]
+class FineTuneSettings(Settings):
+    """The proposer re-trained on the boxes found, fold by fold: the method `fine-tuned`, which goes on from `full`."""
+
+    rounds: Annotated[int, Field(ge=1, le=10)] = 1
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 400  # of each network, about: epochs are whole
+    batch: Annotated[int, Field(ge=1, le=1024)] = 32
+    lr: Annotated[float, Field(gt=0, le=10)] = 3e-4
+    warm_up: Annotated[int, Field(ge=0)] = 50  # steps in which the learning rate rises
+    crop: Annotated[float, Field(gt=0, le=1)] = 0.6  # a picture is cut to at least this share of its sides
+    weight: Annotated[float, Field(gt=0)] = 2.0  # of what the networks say beside the scores of `full`
+    sure: Annotated[float, Field(gt=0, le=1)] = 0.5  # probability from which a further box of a tag is an instance
+    workers: Annotated[int, Field(ge=0, le=256)] = 0  # processes that read pictures
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+Method = Literal["warm-up-unary", "warm-up", "unary", "full", "mi-svm", "fine-tuned"]
 
 
 class DataSettings(Settings):
@@ -178,6 +194,7 @@ class RunSettings(Settings):
     extract: ExtractSettings = ExtractSettings()
     transfer: TransferSettings = TransferSettings()
     learning: LearningSettings = LearningSettings()
+    fine_tune: FineTuneSettings = FineTuneSettings()
     methods: tuple[Method, ...] = (
         "warm-up-unary", "warm-up", "unary", "full",
     )  # fmt: skip
@@ -192,6 +209,8 @@ class RunSettings(Settings):
             raise ValueError("data.source is needed (or data.scenes, or weights that were learned before)")
         if self.weights is not None and (self.data.scenes or self.data.source):
             raise ValueError("weights and data.source contradict each other: weights were learned on a source before")
+        if "fine-tuned" in self.methods and "full" not in self.methods[: self.methods.index("fine-tuned")]:
+            raise ValueError("the method 'fine-tuned' goes on from 'full': name it after that one")
         return self
 
 

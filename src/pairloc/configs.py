@@ -35,7 +35,7 @@ def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
     for name in ("source", "source_images", "target", "target_images", "truth"):
         if isinstance(content.get("data", {}).get(name), str):
             content["data"][name] = (path.parent / content["data"][name]).resolve()
-    for part in ("proposer", "transfer", "learning"):
+    for part in ("proposer", "transfer", "learning", "fine_tune"):
         content.setdefault(part, {}).setdefault("seed", content.get("seed", 0))
     try:
         settings = RunSettings.model_validate(content)
@@ -52,8 +52,8 @@ def demo_settings(seed: int = 0, *, fast: bool = False) -> RunSettings:
     for section, changes in FAST.items() if fast else ():
         content[section] |= changes
     content["data"]["scenes"]["seed"] = seed
-    for part in ("proposer", "transfer", "learning"):
-        content[part]["seed"] = seed
+    for part in ("proposer", "transfer", "learning", "fine_tune"):
+        content.setdefault(part, {})["seed"] = seed
     return RunSettings.model_validate(content | {"seed": seed})
 
 

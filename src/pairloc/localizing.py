@@ -13,14 +13,14 @@ from pairloc.data.building import pictures_below
 from pairloc.data.reading import read
 from pairloc.errors import InputError
 from pairloc.files import read_json, reason
-from pairloc.pipeline import CONFIG, Run
+from pairloc.pipeline import Run
 from pairloc.reporting import write_report
 from pairloc.sealing import seal
+from pairloc.staging import CONFIG
 from pairloc.weights import weights_folder
 
 _NAMED = 10  # pictures named in a message at most
 _STEPS = 60  # of a re-training at least
-METHOD = "full"
 
 
 def learning_of(weights: str, rounds: int | None = None) -> LearningSettings:
@@ -45,6 +45,7 @@ def localize(
     *,
     weights: str,
     rounds: int | None = None,
+    fine_tune: bool = False,
     format: str = "auto",
     device: str = "cpu",
     workers: int = 0,
@@ -53,7 +54,8 @@ def localize(
 ) -> Run:
     """Find a box for every tag of every picture, into `out`: boxes.json, report.html and what they were made from.
 
-    Goes on where it stopped. Pictures that cannot be read are named and left out.
+    Goes on where it stopped. Pictures that cannot be read are named and left out. With `fine_tune` the proposer is
+    re-trained on the boxes found, and instances.json has every box of a tag, not only the best.
     """
     target = read(tags, format=format, images=images)
     _say_what_is_missing(images, {image.file for image in target.images}, say)
@@ -62,10 +64,11 @@ def localize(
     learning = learning_of(weights, rounds)
     steps = min(learning.steps, max(_STEPS, 2 * sum(map(len, target.tags))))  # few pictures are learned in few steps
     learning = learning.model_copy(update={"seed": seed, "steps": steps})
+    methods = ("full", "fine-tuned") if fine_tune else ("full",)
     settings = RunSettings.model_validate(
         {
-            "data": {"target": tags, "target_images": images}, "weights": weights, "methods": (METHOD,), "seed": seed,
-            "learning": learning.model_dump(), "device": device,
+            "data": {"target": tags, "target_images": images}, "weights": weights, "methods": methods, "seed": seed,
+            "learning": learning.model_dump(), "fine_tune": {"seed": seed, "workers": workers}, "device": device,
             "extract": {"unreadable": "skip", "workers": workers, "batch": 8 if device == "cpu" else 64},
         }
     )  # fmt: skip
@@ -75,7 +78,8 @@ def localize(
     if unreadable:
         (out / "skipped.txt").write_text("\n".join(unreadable) + "\n", encoding="utf-8")
         say(f"{len(unreadable)} pictures were left out: {_some(unreadable)}")
-    shutil.copyfile(out / METHOD / "boxes.json", out / "boxes.json")
+    for name in ("boxes.json", "instances.json") if fine_tune else ("boxes.json",):
+        shutil.copyfile(out / methods[-1] / name, out / name)
     write_report([run], out / "report.html")
     seal(out)
     return run

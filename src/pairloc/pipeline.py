@@ -1,81 +1,63 @@
-"""A run: stages that read what earlier ones wrote, each skipped while its settings and inputs stay the same.
+"""A run: from the data through proposer, bags and transfer scores to every method's boxes and their evaluation.
 
-RUN/config.json           the settings
-RUN/STAGE/                what a stage wrote; begun.json holds its key, done.json its key, time, memory and hashes
 RUN/METHOD/boxes.json     a method's selection, COCO JSON with scores
 RUN/evaluation.json       CorLoc of every method, where the target's truth is known
 """
 
-import fcntl
 import hashlib
 import json
-import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from pairloc import __version__
 from pairloc.bags.extract import extract
-from pairloc.bags.proposer import WEIGHTS, for_transfer, train
+from pairloc.bags.proposer import WEIGHTS, Proposer, for_transfer, train
 from pairloc.bags.store import BagStore
 from pairloc.config import RunSettings
 from pairloc.data.coco import to_coco
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.reading import read, read_annotated
+from pairloc.data.reading import read, read_annotated, read_boxes
 from pairloc.data.scenes import write_scenes
 from pairloc.data.scored import ScoredBoxes
+from pairloc.detection.fine_tuning import decide, fine_tune, instances, read_opinion
 from pairloc.errors import InputError
 from pairloc.evaluation.recall import recall_of_store
-from pairloc.evaluation.table import evaluate_methods
+from pairloc.evaluation.table import align, evaluate_methods
 from pairloc.files import read_json, reason, sha256, write_json
+from pairloc.learning.alternate import State
 from pairloc.learning.bags import Bags
 from pairloc.learning.confidence import Calibration, calibrate, confidence
 from pairloc.learning.descent import Curve
 from pairloc.learning.functions import WEIGHTS as TRANSFER
 from pairloc.learning.functions import TransferScores
+from pairloc.learning.localization import conditional_scores
 from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.refinement import refined
 from pairloc.learning.target import Selection, Target
 from pairloc.learning.transfer import Labels, label_proposals, learn_transfer
 from pairloc.progress import track
-from pairloc.sealing import seal
 from pairloc.sharing import ALONE, Share
+from pairloc.staging import CONFIG, DONE, Say, Stage, Staged, write_whole
 from pairloc.weights import weights_folder
 
-Say = Callable[[str], None]
-BEGUN, DONE, CONFIG, LOCK = "begun.json", "done.json", "config.json", ".lock"
 
-
-@dataclass(frozen=True)
-class Stage:
-    """A part of a run: what it depends on, and what it does in its folder."""
-
-    name: str
-    settings: object  # that its result depends on
-    inputs: tuple[str, ...]  # earlier stages
-    work: Callable[[Path], None]
-
-
-class Run:
+class Run(Staged):
     """A run in a folder."""
 
     def __init__(
         self, folder: Path, settings: RunSettings, device: str = "cpu", say: Say = print, share: Share = ALONE
     ) -> None:
-        self.folder, self.settings, self.device, self.share = folder, settings, device, share
-        self.say: Say = say if share.leads else lambda line: None
-        own = settings
+        self.settings = own = settings
         external = [_hash(own.data.source), _hash(own.data.target)]
         self.learned = None if own.weights is None else weights_folder(own.weights)
         data = Stage("data", [_plain(own.data.model_copy(update={"truth": None})), external], (), self._prepare)
@@ -83,95 +65,32 @@ class Run:
         if self.learned is not None:
             known = [sha256(self.learned / file) for file in ("proposer/" + WEIGHTS, "transfer/" + TRANSFER)]
             known += [sha256(file) for file in self.learned.glob("calibration/calibration.json")]
-            stages = [data, Stage("bags", [_plain(own.extract), known], ("data",), self._extract)]
+            stages = [data, Stage("bags", [_plain(own.extract), known], ("data",), self._extract, shared=True)]
             inputs = ("bags",)
         else:
             stages = [
                 data,
-                Stage("proposer", _plain(own.proposer), ("data",), self._propose),
-                Stage("bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract),
+                Stage("proposer", _plain(own.proposer), ("data",), self._propose, shared=own.proposer.shared),
+                Stage(
+                    "bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract, shared=True
+                ),
                 Stage("transfer", _plain(own.transfer), ("bags",), self._transfer),
                 Stage("calibration", [_plain(own.transfer), _plain(own.learning)], ("bags",), self._calibrate),
             ]
             inputs = ("bags", "transfer", "calibration")
-        stages += [Stage(m, _plain(own.learning), inputs, partial(self._method, m)) for m in own.methods]
+        for method in own.methods:
+            if method == "fine-tuned":
+                stages.append(Stage(method, _plain(own.fine_tune), ("full",), self._fine_tune, shared=True))
+            else:
+                stages.append(Stage(method, _plain(own.learning), inputs, partial(self._method, method), shared=True))
         stages.append(Stage("evaluation", _hash(own.data.truth), ("data", "bags", *own.methods), self._evaluate))
-        self.stages = {stage.name: stage for stage in stages}
-
-    def key(self, stage: Stage) -> str:
-        """The hash of all a stage's result depends on."""
-        content = [__version__, stage.name, stage.settings, [self.key(self.stages[name]) for name in stage.inputs]]
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-    def plan(self) -> list[tuple[str, str]]:
-        """Every stage and what will happen to it: done, to be gone on with, or to be done."""
-        found = []
-        for stage in self.stages.values():
-            key, folder = self.key(stage), self.folder / stage.name
-            state = "to do"
-            if _key_in(folder / DONE) == key:
-                state = "done"
-            elif _key_in(folder / BEGUN) == key:
-                state = "begun, goes on"
-            elif folder.is_dir():
-                state = "to do again: settings or inputs changed"
-            found.append((stage.name, state))
-        return found
+        super().__init__(folder, _plain(settings), stages, device, say, share)
 
     def run(self) -> dict[str, Any]:
-        """Do what is missing; the evaluation. All processes of a share run it together; the first one writes."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder) if self.share.leads else nullcontext():
-            if self.share.leads:
-                for name in self.stages:
-                    _refuse_other_work(self.folder / name)
-                write_json(self.folder / CONFIG, _plain(self.settings), indent=1)
-            for stage in self.stages.values():
-                self._stage(stage)
-            if self.share.leads:
-                seal(self.folder)
+        """Do what is missing; the evaluation."""
+        self.work()
         evaluation: dict[str, Any] = read_json(self.folder / "evaluation" / "evaluation.json")
         return evaluation
-
-    def _stage(self, stage: Stage) -> None:
-        key, folder = self.key(stage), self.folder / stage.name
-        self.share.barrier()
-        if _key_in(folder / DONE) == key:
-            return
-        self.share.barrier()  # all have looked
-        start = time.perf_counter()
-        if self.share.leads:
-            self._begin(folder, key)
-            self.say(f"{stage.name} ...")
-        together = stage.name == "proposer" and self.settings.proposer.shared
-        if together or stage.name == "bags" or stage.name in self.settings.methods:  # work that is shared out
-            self.share.barrier()
-            stage.work(folder)
-        elif self.share.leads:
-            stage.work(folder)
-        self.share.barrier()
-        if self.share.leads:
-            self._end(folder, key, time.perf_counter() - start)
-
-    def _begin(self, folder: Path, key: str) -> None:
-        if folder.is_dir() and _key_in(folder / BEGUN) != key:
-            _refuse_other_work(folder)
-            shutil.rmtree(folder)
-        folder.mkdir(exist_ok=True)
-        _write_whole(folder / BEGUN, {"key": key})
-
-    def _end(self, folder: Path, key: str, seconds: float) -> None:
-        files = {
-            str(file.relative_to(folder)): sha256(file)
-            for file in sorted(folder.rglob("*"))
-            if file.is_file() and file.name not in (BEGUN, DONE) and "tensorboard" not in file.parts
-        }
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        facts = {"key": key, "seconds": round(seconds, 3), "peak_bytes": peak, "files": files}
-        if self.device == "cuda":
-            facts["peak_gpu_bytes"] = torch.cuda.max_memory_allocated()
-        _write_whole(folder / DONE, facts)
-        self.say(f"{folder.name}: {seconds:.1f} s, peak memory {peak / 1e9:.1f} GB")
 
     # what the stages work on
 
@@ -299,8 +218,7 @@ class Run:
         del self._labelled
 
     def _method(self, method: str, folder: Path) -> None:
-        start = time.perf_counter()
-        own = self.settings.learning
+        start, own = time.perf_counter(), self.settings.learning
         if method == "mi-svm" and not self.share.leads:
             return
         state = run_method(
@@ -308,18 +226,49 @@ class Run:
         )
         if not self.share.leads:
             return
+        learning = settings_of(method, own)
+        self._finish(folder, method, state, refined(self.target_bags, self.transfer_scores, state, learning))
+        self.say(f"  {sum(map(len, state.selection))} boxes, {time.perf_counter() - start:.1f} s")
+
+    def _fine_tune(self, folder: Path) -> None:
+        own, learning, target = self.settings.fine_tune, self.settings.learning, self.target_bags
+        full = self.folder / "full"
+        state = run_method("full", target, self.transfer_scores, learning, full, share=self.share)  # it is done
+        scores = tuple(
+            conditional_scores(target, self.transfer_scores, state.scores, state.selection, label, learning, state.fold)
+            for label in range(len(target.classes))
+        )
+        start = Proposer.load((self.learned or self.folder) / "proposer")
+        found = align(*read_boxes(full / "boxes.json"), self.target)
+        for number in range(1, own.rounds + 1):
+            part = folder / f"round-{number}"
+            if self.share.leads:
+                part.mkdir(exist_ok=True)
+            self.share.barrier()
+            fine_tune(
+                self.target, target, found, state.fold, start, own, part, device=self.device, share=self.share,
+                say=lambda line: self.say(f"  {line}"),
+            )  # fmt: skip
+            self.share.barrier()
+            opinion = read_opinion(target, part, int(state.fold.max()) + 1)
+            selection, gaps, boxes = decide(scores, opinion, own, learning.refine)
+            found = instances(target, opinion, boxes, own.sure)
+        if self.share.leads:
+            self._finish(folder, "full", replace(state, selection=selection, gaps=gaps), boxes)
+            write_boxes(folder / "instances.json", self.target, found)
+            self.say(f"  {sum(map(len, selection))} boxes, {len(found)} instances")
+
+    def _finish(self, folder: Path, method: str, state: State, found: tuple[Tensor, ...]) -> None:
+        """Write what a method found, with the confidence in it, and how it came to it."""
         known = (self.learned or self.folder) / "calibration" / "calibration.json"
         calibration = Calibration(**read_json(known)) if known.is_file() else Calibration()
         learning = settings_of(method, self.settings.learning)
         sure = confidence(self.target_bags, self.transfer_scores, state, learning, calibration)
-        found = refined(self.target_bags, self.transfer_scores, state, learning)
-        boxes = scored_boxes(self.target_bags, found, sure)
-        write_boxes(folder / "boxes.json", self.target, boxes)
+        write_boxes(folder / "boxes.json", self.target, scored_boxes(self.target_bags, found, sure))
         history = [vars(step) for step in state.history]
         facts = {"converged": state.converged, "n_iter": state.n_iter, "curves": state.curves}
         write_json(folder / "history.json", {"history": history, **facts})
         _draw_curves(folder, state.curves)
-        self.say(f"  {len(boxes)} boxes, {time.perf_counter() - start:.1f} s")
 
     def _evaluate(self, folder: Path) -> None:
         seconds = {}
@@ -370,7 +319,7 @@ def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
     content = to_coco(
         dataset, boxes.image, boxes.label, boxes.boxes, score=boxes.score, description="boxes found by pairloc"
     )
-    _write_whole(path, content)
+    write_whole(path, content)
 
 
 def _draw_curves(folder: Path, curves: Sequence[Curve]) -> None:
@@ -400,36 +349,3 @@ def _hash(path: Path | None) -> str:
     files = sorted(file for file in path.rglob("*") if file.is_file())
     listed = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-
-
-def _refuse_other_work(folder: Path) -> None:
-    """A folder that a run did not make is not its to delete."""
-    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).is_file() for name in (BEGUN, DONE)):
-        raise InputError(f"{folder}: already holds other work; name another folder for the run")
-
-
-def _key_in(file: Path) -> str | None:
-    if not file.is_file():
-        return None
-    try:
-        key = read_json(file).get("key")
-    except (InputError, AttributeError):
-        return None
-    return key if isinstance(key, str) else None
-
-
-def _write_whole(path: Path, content: object) -> None:
-    unfinished = path.with_name(f".{path.name}.partial")
-    write_json(unfinished, content)
-    unfinished.replace(path)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder; a second run in it is refused."""
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(f"{folder}: another run is writing here; wait for it, or stop it") from error
-        yield

@@ -78,6 +78,23 @@ def describe(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
     return objectness(logits.float()), features
 
 
+@torch.no_grad()
+def judge(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """What the network says of boxes (n_i, 4), in pixels of their pictures, one after the other.
+
+    The log-probability of background and every class (n, classes + 1), and the box of each class (n, classes + 1, 4).
+    """
+    regions = [mine / scale for mine, scale in zip(boxes, seen.scales, strict=True)]
+    logits, moves = seen.model.roi_heads.box_predictor(seen.pooled(regions))
+    moved = seen.model.roi_heads.box_coder.decode(moves.float(), regions)
+    counts = torch.tensor([len(mine) for mine in boxes], device=moved.device)
+    limits = moved.new_tensor([[w, h, w, h] for h, w in seen.shapes]).repeat_interleave(counts, dim=0)
+    moved = moved * seen.scales.repeat_interleave(counts, dim=0)[:, None]
+    first = torch.minimum(moved[..., :2].clamp(min=0), limits[:, None, :2] - 1)
+    last = torch.maximum(torch.minimum(moved[..., 2:], limits[:, None, 2:]), first + 1)  # no box is empty
+    return torch.log_softmax(logits.float(), dim=1), torch.cat([first, last], dim=2)
+
+
 def objectness(logits: Tensor) -> Tensor:
     """The logit of any class against background, log p / (1 - p): (n, classes + 1) -> (n,)."""
     return torch.logsumexp(logits[:, 1:], dim=1) - logits[:, 0]

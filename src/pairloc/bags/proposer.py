@@ -114,6 +114,7 @@ def train(
     say: Say = lambda line: None,
     writer: Any = None,
     share: Share = ALONE,
+    resumable: bool = True,
 ) -> Proposer:
     """Train on a source; resumes after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`.
 
@@ -150,7 +151,8 @@ def train(
             stream.write(json.dumps(row) + "\n")
         for name, value in row.items() if writer is not None else ():
             writer.add_scalar(f"proposer/{name}", value, epoch + 1)
-        _checkpoint(out, model, optimizer, settings, taught_key, epoch + 1)
+        if resumable:
+            _checkpoint(out, model, optimizer, settings, taught_key, epoch + 1)
     proposer = Proposer(model, settings, dataset.classes)
     if share.leads:
         proposer.save(out)
@@ -167,10 +169,14 @@ def _begin_as(model: FasterRCNN, start: Proposer) -> None:
 
 
 def _optimizer(model: FasterRCNN, settings: ProposerSettings) -> torch.optim.Optimizer:
+    """The backbone, which comes from ImageNet, may learn at a rate of its own."""
+    body = list(model.backbone.maps.parameters())
+    known = {id(parameter) for parameter in body}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    groups = [{"params": rest, "share": 1.0}, {"params": body, "share": settings.backbone_lr}]
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(model.parameters(), settings.lr, weight_decay=settings.weight_decay)
-    decay = settings.weight_decay
-    return torch.optim.SGD(model.parameters(), settings.lr, momentum=0.9, weight_decay=decay, nesterov=True)
+        return torch.optim.AdamW(groups, settings.lr, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(groups, settings.lr, momentum=0.9, weight_decay=settings.weight_decay, nesterov=True)
 
 
 def rate(step: int, steps: int, settings: ProposerSettings) -> float:
@@ -204,7 +210,7 @@ def _epoch(
         total.backward()
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * rate(epoch * steps + step, settings.epochs * steps, settings)
+            group["lr"] = group["share"] * settings.lr * rate(epoch * steps + step, settings.epochs * steps, settings)
         optimizer.step()
         for name, value in losses.items():
             sums[name] = sums.get(name, 0.0) + value.detach().float()

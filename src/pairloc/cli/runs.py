@@ -58,6 +58,10 @@ def localize(
     rounds: Annotated[
         int | None, typer.Option("--rounds", min=0, help="Rounds of re-training on the boxes found; 0 is none.")
     ] = None,
+    fine_tune: Annotated[
+        bool,
+        typer.Option("--fine-tune", help="Then re-train the proposer on the boxes found: better boxes, for a GPU."),
+    ] = False,
     weights: Annotated[
         str, typer.Option("--weights", help="What was learned before: packaged, or the folder of a run.")
     ] = PACKAGED,
@@ -71,12 +75,14 @@ def localize(
 
     start = time.perf_counter()
     found = find(
-        images, tags, out, weights=weights, rounds=rounds, format=format, device=device_of(device), workers=workers,
-        seed=seed,
+        images, tags, out, weights=weights, rounds=rounds, fine_tune=fine_tune, format=format,
+        device=device_of(device), workers=workers, seed=seed,
     )  # fmt: skip
     seconds = time.perf_counter() - start
     print(f"{len(found.target)} pictures in {seconds:.0f} s")
     print(f"boxes: {out / 'boxes.json'}")
+    if fine_tune:
+        print(f"all instances of a tag: {out / 'instances.json'}")
     print(f"report: {out / 'report.html'}")
 
 

@@ -129,6 +129,8 @@ def conditional_scores(
     Of the class scores, one a fold, each bag is seen by those that never saw it; by the transfer scores without any.
     """
     own = fold[target.positives[label]]
+    if not len(own):
+        return torch.zeros(0, target.transfer.size, device=target.transfer.device)
     everywhere = torch.ones(len(own), dtype=torch.bool)
     found = None
     for f, entry in enumerate(scores or (None,)):
