@@ -50,3 +50,19 @@ def test_without_a_number_of_directions_each_axis_is_scaled() -> None:
     reduced = Reduction.fit(features, 0)(features)
     torch.testing.assert_close(reduced[:, :4].std(dim=0), torch.ones(4), atol=0.01, rtol=0)
     assert torch.isfinite(reduced).all()
+
+
+def test_what_may_be_selected_covers_at_most_so_much_of_its_picture(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    bags = Bags(store, "transfer")
+    width, height = store.bag(4).size
+    x1, y1, x2, y2 = store.bag(4).boxes[2].tolist()
+    assert abs(float(bags.share[4, 2]) - (x2 - x1) * (y2 - y1) / (width * height)) < 1e-6
+    everywhere = torch.arange(bags.count)
+    assert torch.equal(bags.selectable(everywhere, 1.0), bags.valid)
+    largest = float(bags.share[bags.valid].median())
+    some = bags.selectable(everywhere, largest)
+    small = bags.valid & (bags.share <= largest)
+    assert torch.equal(some[small.any(dim=1)], small[small.any(dim=1)])
+    nowhere = float(bags.share[bags.valid].min()) / 2
+    assert torch.equal(bags.selectable(everywhere, nowhere), bags.valid)  # a bag always has something to select

@@ -46,6 +46,22 @@ def test_a_proposal_far_above_the_others_stays_and_one_that_is_not_there_does_no
     torch.testing.assert_close(mean_box(own, boxes, scores, 0.3), own)
 
 
+def test_no_method_selects_a_proposal_larger_than_the_largest(tmp_path: Path) -> None:
+    target, shown = planted_target(tmp_path / "store", bags=20)
+    labels = torch.full((target.transfer.count, target.transfer.size), -1)
+    labels[torch.arange(len(shown)), torch.from_numpy(shown)] = torch.arange(len(shown)) % len(target.classes)
+    transfer, _ = learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=5, pairs=8))
+    largest = float(target.transfer.share[target.transfer.valid].median())
+    plain = LearningSettings(steps=5, pairs=8, rounds=1, folds=2, k=4)
+    for method in ("warm-up-unary", "warm-up", "unary", "full"):
+        above = []
+        for own in (plain, plain.model_copy(update={"largest": largest})):
+            selection = run_method(method, target, transfer, own).selection
+            pairs = list(zip(target.positives, selection, strict=True))
+            above.append(any((target.transfer.share[bags, chosen] > largest).any() for bags, chosen in pairs))
+        assert above == [True, False]
+
+
 def test_without_the_setting_boxes_are_the_selected_ones(tmp_path: Path) -> None:
     target, shown = planted_target(tmp_path / "store", bags=20)
     labels = torch.full((target.transfer.count, target.transfer.size), -1)

@@ -50,6 +50,7 @@ class Bags:
             objectness[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.objectness))
         self.boxes, self.objectness, self.valid = (t.to(self.device) for t in (boxes, objectness, valid))
         sizes = torch.tensor([bag.size for bag in bags], dtype=torch.float32).reshape(-1, 2)
+        self.share = _share(boxes, sizes).to(self.device)  # of its picture that a proposal covers (N, B)
         self._geometry = _geometry(boxes, sizes, objectness, valid).to(self.device) if geometry else None
         self.reduction = (reduction or self._fit(dimensions, seed)).to(self.device)
         self._held: Tensor | None = None
@@ -68,6 +69,7 @@ class Bags:
         bags.kind, bags.device, bags.indices = "transfer", features.device, list(range(len(features)))
         bags.count, bags.size = features.shape[:2]
         bags.boxes, bags.valid, bags.objectness, bags._held = boxes, valid, objectness, features
+        bags.share = torch.zeros_like(objectness)  # there are no pictures
         d = features.shape[2]
         bags._geometry, bags._coming = None, None
         bags.reduction = Reduction(torch.zeros(d, device=bags.device), torch.eye(d, device=bags.device))
@@ -77,6 +79,13 @@ class Bags:
     def d(self) -> int:
         """Dimensions of a feature."""
         return self.reduction.d + (0 if self._geometry is None else GEOMETRY)
+
+    def selectable(self, bags: Tensor, largest: float) -> Tensor:
+        """Whether a proposal of some bags (n,) covers at most so much of its picture: (n, B); all where none does."""
+        rows = bags.to(self.device)
+        valid = self.valid[rows]
+        small = valid & (self.share[rows] <= largest)
+        return torch.where(small.any(dim=1, keepdim=True), small, valid)
 
     def expect(self, bags: Tensor) -> None:
         """Begin to read bags (n,) that will be asked for soon; what is not asked for gives way to the next."""
@@ -121,6 +130,10 @@ class Bags:
         some = np.random.default_rng(seed).permutation(self.count)[:_FITTED]
         rows = [self._raw(self.store.bag(self.indices[row])) for row in sorted(some.tolist())]
         return Reduction.fit(torch.cat(rows), dimensions)
+
+
+def _share(boxes: Tensor, sizes: Tensor) -> Tensor:
+    return (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1) / sizes.clamp(min=1).prod(dim=1)[:, None]
 
 
 def _geometry(boxes: Tensor, sizes: Tensor, objectness: Tensor, valid: Tensor) -> Tensor:

@@ -24,9 +24,9 @@ def mixed_scores(
     if own is not None and seen_own is not None:
         unary = mix_unary(own.unary.of_class(seen_own, label), unary, lambda2)
         special = PairScorer(own.relation, seen_own, label=label) if lambda1 < 1 and settings.alpha > 0 else None
-    valid = target.transfer.valid[bags.to(target.transfer.device)]
+    allowed = target.transfer.selectable(bags, settings.largest)
     pairs: PairScores = MixedPairs(special, generic, lambda1) if settings.alpha > 0 else _NoPairs(unary)
-    return unary.masked_fill(~valid, -torch.inf), pairs
+    return unary.masked_fill(~allowed, -torch.inf), pairs
 
 
 class _NoPairs:

@@ -92,17 +92,17 @@ def _turn(
     elif start.startswith("K="):
         found = relocalize(unary, pairs, k=int(start[2:]), iterations=settings.iterations, epochs=0, **options)
     elif start == "whole image":
-        found = relocalize(unary, pairs, init=_largest(target, label).to(unary.device), epochs=0, **options)
+        found = relocalize(unary, pairs, init=_largest(target, label, unary), epochs=0, **options)
     else:
         found = relocalize(unary, pairs, init={"objectness": "unary"}.get(start, start), epochs=0, **options)
     return found.selection.cpu(), found.energy
 
 
-def _largest(target: Target, label: int) -> Tensor:
-    """The proposal of the greatest area, which is the whole image where that is among them: (M,)."""
+def _largest(target: Target, label: int, unary: Tensor) -> Tensor:
+    """The largest proposal that may be selected, which is the whole image where that may: (M,)."""
     boxes = target.transfer.boxes[target.positives[label].to(target.transfer.device)]
-    area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
-    return area.argmax(dim=1).cpu()
+    area = (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1)
+    return area.masked_fill(unary == -torch.inf, -1).argmax(dim=1)
 
 
 def write_study(points: list[Point], folder: Path) -> None:
