@@ -13,8 +13,10 @@ import pytest
 from pairloc.config import DEMO, RunSettings
 from pairloc.configs import demo_settings, read_config
 from pairloc.errors import InputError
+from pairloc.localizing import learning_of
 from pairloc.pipeline import Run, open_run
 from pairloc.reporting import write_report
+from pairloc.weights import PACKAGED
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TINY = """
@@ -163,11 +165,17 @@ def test_the_demo_is_the_config_of_that_name() -> None:
     assert RunSettings.model_validate(DEMO).learning == demo_settings(0).learning
 
 
-@pytest.mark.parametrize("name", ["coco17", "coco17-256", "ilsvrc100", "own-data"])
+@pytest.mark.parametrize("name", ["coco17", "coco17-256", "coco17-256-packaged", "ilsvrc100", "own-data"])
 def test_configs_are_valid_and_open_with_their_command(name: str) -> None:
     path = CONFIGS / f"{name}.toml"
-    assert read_config(path).data.source is not None
+    assert read_config(path).data.target is not None
     assert path.read_text().startswith(f"# pairloc run configs/{name}.toml")
+
+
+def test_the_config_of_the_packaged_weights_has_the_settings_localize_uses() -> None:
+    settings = read_config(CONFIGS / "coco17-256-packaged.toml")
+    assert settings.learning == learning_of(PACKAGED)
+    assert settings.weights == PACKAGED
 
 
 @pytest.mark.parametrize(
