@@ -12,10 +12,12 @@ import pytest
 
 from pairloc.config import DEMO, RunSettings
 from pairloc.configs import demo_settings, read_config
+from pairloc.data.reading import read_boxes
 from pairloc.errors import InputError
-from pairloc.localizing import learning_of
+from pairloc.localizing import learning_of, localize
 from pairloc.pipeline import Run, open_run
 from pairloc.reporting import write_report
+from pairloc.sealing import broken
 from pairloc.weights import PACKAGED
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -151,6 +153,19 @@ def test_an_evaluation_is_in_the_folder(whole: Path) -> None:
     assert (whole / "full" / "history.json").is_file()
     found = {name: json.loads((whole / "fine-tuned" / name).read_text()) for name in ("boxes.json", "instances.json")}
     assert len(found["instances.json"]["annotations"]) >= len(found["boxes.json"]["annotations"]) > 0
+
+
+def test_localize_with_the_weights_of_a_run_can_fine_tune_them(whole: Path, tmp_path: Path) -> None:
+    scenes, out = whole / "data" / "scenes", tmp_path / "out"
+    lines: list[str] = []
+    found = localize(
+        scenes / "images", scenes / "target_tags.csv", out, weights=str(whole), fine_tune=True, say=lines.append
+    )
+    assert any(line.strip().startswith("fold 2 of 2") for line in lines)
+    boxes, instances = (read_boxes(out / name)[1] for name in ("boxes.json", "instances.json"))
+    assert len(boxes) == sum(map(len, found.target.tags)) <= len(instances)
+    assert (out / "boxes.json").read_bytes() == (out / "fine-tuned" / "boxes.json").read_bytes()
+    assert broken(out) == []
 
 
 def test_a_second_run_in_the_folder_refuses(config: Path, whole: Path) -> None:

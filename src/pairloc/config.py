@@ -152,7 +152,8 @@ class FineTuneSettings(Settings):
     """The proposer re-trained on the boxes found, fold by fold: the method `fine-tuned`, which goes on from `full`."""
 
     rounds: Annotated[int, Field(ge=1, le=10)] = 1
-    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 400  # of each network, about: epochs are whole
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 12  # of each network at most
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 400  # and about so many at most: epochs are whole
     batch: Annotated[int, Field(ge=1, le=1024)] = 32
     lr: Annotated[float, Field(gt=0, le=10)] = 3e-4
     warm_up: Annotated[int, Field(ge=0)] = 50  # steps in which the learning rate rises

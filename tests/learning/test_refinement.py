@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from helpers import planted_target
 from pairloc.boxes import iou
 from pairloc.config import LearningSettings, TransferSettings
+from pairloc.errors import InputError
 from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.refinement import mean_box, refined
 from pairloc.learning.transfer import Labels, learn_transfer
@@ -60,6 +62,12 @@ def test_no_method_selects_a_proposal_larger_than_the_largest(tmp_path: Path) ->
             pairs = list(zip(target.positives, selection, strict=True))
             above.append(any((target.transfer.share[bags, chosen] > largest).any() for bags, chosen in pairs))
         assert above == [True, False]
+
+
+@pytest.mark.parametrize("method", ["best", "fine-tuned"])
+def test_a_method_that_bags_alone_cannot_do_is_refused(method: str) -> None:
+    with pytest.raises(InputError, match=f"there is no method '{method}'; known are warm-up-unary"):
+        settings_of(method, LearningSettings())
 
 
 def test_without_the_setting_boxes_are_the_selected_ones(tmp_path: Path) -> None:

@@ -133,10 +133,10 @@ def _file(out: Path, number: int) -> Path:
 def _train(
     dataset: Dataset, truth: GroundTruth, start: Proposer, settings: FineTuneSettings, out: Path, device: str
 ) -> Proposer:
-    pictures = max(1, len(np.unique(truth.image)))
+    steps = math.ceil(max(1, len(np.unique(truth.image))) / settings.batch)  # of an epoch
     changes = {
-        "epochs": max(1, math.ceil(settings.steps / math.ceil(pictures / settings.batch))), "batch": settings.batch,
-        "lr": settings.lr, "warm_up": settings.warm_up, "crop": settings.crop, "workers": settings.workers,
+        "epochs": min(settings.epochs, math.ceil(settings.steps / steps)), "batch": settings.batch, "lr": settings.lr,
+        "warm_up": settings.warm_up, "crop": settings.crop, "workers": settings.workers,
         "seed": settings.seed, "held_out": 0.0, "held_classes": 0, "class_agnostic": False, "pretrained": False,
     }  # fmt: skip
     own = start.settings.model_copy(update=changes)

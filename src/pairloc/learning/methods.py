@@ -20,7 +20,7 @@ from pairloc.learning.svm import mi_svm
 from pairloc.learning.target import Target, fold_of_bags
 from pairloc.sharing import ALONE, Share
 
-METHODS: tuple[str, ...] = get_args(Method)
+METHODS = tuple(method for method in get_args(Method) if method != "fine-tuned")  # that one needs the pictures
 STATE = "state.safetensors"
 
 
