@@ -11,7 +11,7 @@ from helpers import planted_target
 from pairloc.boxes import iou
 from pairloc.config import LearningSettings, TransferSettings
 from pairloc.errors import InputError
-from pairloc.learning.methods import run_method, settings_of
+from pairloc.learning.methods import METHODS, run_method, settings_of
 from pairloc.learning.refinement import mean_box, refined
 from pairloc.learning.transfer import Labels, learn_transfer
 
@@ -44,6 +44,7 @@ def test_a_proposal_far_above_the_others_stays_and_one_that_is_not_there_does_no
     scores[rows, chosen] = 60.0
     torch.testing.assert_close(mean_box(own, boxes, scores, 0.3), own)
     scores = torch.full_like(scores, -torch.inf)
+    torch.testing.assert_close(mean_box(own, boxes, scores, 0.3), own)
     scores[rows, chosen] = 0.0
     torch.testing.assert_close(mean_box(own, boxes, scores, 0.3), own)
 
@@ -55,7 +56,7 @@ def test_no_method_selects_a_proposal_larger_than_the_largest(tmp_path: Path) ->
     transfer, _ = learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=5, pairs=8))
     largest = float(target.transfer.share[target.transfer.valid].median())
     plain = LearningSettings(steps=5, pairs=8, rounds=1, folds=2, k=4)
-    for method in ("warm-up-unary", "warm-up", "unary", "full"):
+    for method in METHODS:
         above = []
         for own in (plain, plain.model_copy(update={"largest": largest})):
             selection = run_method(method, target, transfer, own).selection

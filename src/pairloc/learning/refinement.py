@@ -26,7 +26,12 @@ def refined(target: Target, transfer: TransferScores, state: State, settings: Le
 
 
 def mean_box(chosen: Tensor, boxes: Tensor, scores: Tensor, least: float) -> Tensor:
-    """The mean of the boxes (M, B, 4) that overlap the chosen (M, 4) by `least`, by their scores (M, B): (M, 4)."""
+    """The mean of the boxes (M, B, 4) that overlap the chosen (M, 4) by `least`, by their scores (M, B): (M, 4).
+
+    A chosen box that none of those that count overlaps stays as it is.
+    """
     apart = pair_iou(chosen[:, None], boxes)[:, 0] < least
-    weights = torch.softmax((scores / _TEMPERATURE).masked_fill(apart, -torch.inf), dim=1)  # (M, B)
-    return (weights[..., None] * boxes).sum(dim=1)
+    scores = scores.masked_fill(apart, -torch.inf)
+    weights = torch.softmax(scores / _TEMPERATURE, dim=1)  # (M, B)
+    alone = (scores == -torch.inf).all(dim=1)
+    return torch.where(alone[:, None], chosen, (weights.nan_to_num()[..., None] * boxes).sum(dim=1))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pairloc.config import LearningSettings
-from pairloc.learning.bags import Bags
 from pairloc.learning.target import Selection, Target, fold_of_bags
 
 _COST = 1.0  # C, shared out evenly between the two sides
@@ -23,7 +22,7 @@ def mi_svm(target: Target, settings: LearningSettings, say: Callable[[str], None
     """A selection by MI-SVM; `lambda2` is the weight of objectness, `rounds` and `folds` are those of the method."""
     objectness = torch.sigmoid(target.own.objectness)
     fold = fold_of_bags(target, settings.folds, settings.seed)
-    selection = [_best(objectness, target.own, bags) for bags in target.positives]
+    selection = [_best(objectness[bags.to(objectness.device)], target, bags, settings) for bags in target.positives]
     for number in range(1, settings.rounds + 1):
         changed = 0
         for label, bags in enumerate(target.positives):
@@ -38,7 +37,7 @@ def mi_svm(target: Target, settings: LearningSettings, say: Callable[[str], None
                 weight, bias = _machine(target, label, bags[seen], before[seen], fold, held, settings, seed)
                 scores = torch.sigmoid(target.own.features(bags[tested]) @ weight + bias)
                 mixed = (1 - settings.lambda2) * scores + settings.lambda2 * objectness[bags[tested].to(scores.device)]
-                after[tested] = _best_of(mixed, target.own.valid[bags[tested].to(scores.device)])
+                after[tested] = _best(mixed, target, bags[tested], settings)
             changed += int((after != before).sum())
             selection[label] = after
         say(f"round {number}: {changed} changed")
@@ -103,10 +102,6 @@ def fit_svm(positive: Tensor, negative: Tensor, cost: float = _COST) -> tuple[Te
     return fitted[:-1], fitted[-1]
 
 
-def _best(scores: Tensor, bags: Bags, chosen: Tensor) -> Tensor:
-    rows = chosen.to(scores.device)
-    return _best_of(scores[rows], bags.valid[rows])
-
-
-def _best_of(scores: Tensor, valid: Tensor) -> Tensor:
-    return scores.masked_fill(~valid, -torch.inf).argmax(dim=1).cpu()
+def _best(scores: Tensor, target: Target, bags: Tensor, settings: LearningSettings) -> Tensor:
+    """The proposal of the highest score (M, B) that may be selected in every bag (M,)."""
+    return scores.masked_fill(~target.own.selectable(bags, settings.largest), -torch.inf).argmax(dim=1).cpu()
