@@ -6,8 +6,11 @@ import torch
 from PIL import Image as Pil
 
 from helpers import planted_target
+from pairloc.boxes import iou
 from pairloc.config import LearningSettings, TransferSettings
 from pairloc.data.groundtruth import GroundTruth
+from pairloc.learning.bags import Bags
+from pairloc.learning.target import Target
 from pairloc.learning.transfer import Labels, learn_transfer
 from pairloc.pipeline import selected_boxes
 from pairloc.report.study import STARTS, study_init, write_study
@@ -32,3 +35,24 @@ def test_every_start_is_there_and_icm_never_raises_the_energy(tmp_path: Path) ->
         assert len(list(csv.DictReader(stream))) == len(points)
     with Pil.open(tmp_path / "out" / "init.png") as picture:
         assert picture.width > 1000
+
+
+def test_some_bags_are_measured_on_their_own_pictures(tmp_path: Path) -> None:
+    whole, shown = planted_target(tmp_path / "s", classes=2, bags=16)
+    some = [3, 4, 8, 9, 13, 14]
+    bags = Bags(whole.transfer.store, "transfer", indices=some)
+    target = Target.of(bags, bags)
+    truth_boxes = bags.boxes[torch.arange(6), torch.from_numpy(shown[some])].double().numpy()
+    truth = GroundTruth(np.arange(6), np.array(some) % 2, truth_boxes, np.zeros(6, dtype=np.bool_))
+    labels = torch.full((16, whole.transfer.size), -1)
+    labels[torch.arange(16), torch.from_numpy(shown)] = torch.arange(16) % 2
+    transfer, _ = learn_transfer(whole.transfer, Labels.of(labels), TransferSettings(steps=20, pairs=8))
+    dataset = whole.transfer.store.dataset.subset(some)
+    points = study_init(target, transfer, LearningSettings(iterations=20), (dataset, truth), selected_boxes, epochs=1)
+    best = transfer.unary.of_class(bags.features(torch.arange(6))).masked_fill(~bags.valid, -torch.inf).argmax(dim=1)
+    chosen = bags.boxes[torch.arange(6), best].double().numpy()
+    right = np.array([iou(chosen[i : i + 1], truth_boxes[i : i + 1])[0, 0] > 0.5 for i in range(6)])
+    expected = np.mean([right[np.array(some) % 2 == c].mean() for c in (0, 1)])
+    start = next(point for point in points if point.start == "objectness" and point.epoch == 0)
+    assert abs(start.corloc50 - expected) < 1e-9
+    assert max(point.corloc50 for point in points) > 0

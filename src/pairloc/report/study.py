@@ -49,6 +49,7 @@ def study_init(
 ) -> list[Point]:
     """Warm-up re-localization from every start, epoch by epoch."""
     points = []
+    dataset = target.transfer.store.dataset.subset(target.transfer.indices)
     problems = [
         mixed_scores(target, transfer, None, label, settings) if len(bags) else None
         for label, bags in enumerate(target.positives)
@@ -64,7 +65,7 @@ def study_init(
                     selection[label], own = _turn(problem, start, state, target, label, settings)
                     energy += own
             seconds += time.perf_counter() - before
-            found = align(target.transfer.store.dataset, boxes(target, tuple(selection)), truth[0])
+            found = align(dataset, boxes(target, tuple(selection)), truth[0])
             result = localized(truth[0], found, truth[1])
             at = [corloc(result, threshold, draws=1).mean for threshold in (0.5, 0.7)]
             points.append(Point(start, epoch, seconds, energy, *at))
