@@ -136,7 +136,7 @@ def write_study(points: list[Point], folder: Path) -> None:
     right.set(xlabel="K, bags of a mini-problem", ylabel="seconds of the start", xscale="log", yscale="log")
     right.set_xticks([int(p.start[2:]) for p in sizes], labels=[p.start[2:] for p in sizes])
     right.minorticks_off()
-    right.margins(x=0.15, y=0.15)
+    right.margins(x=0.25, y=0.15)
     right.set_title("CorLoc@0.5 before ICM", fontsize=9)
     for axes in (left, middle, right):
         axes.grid(alpha=0.3)
