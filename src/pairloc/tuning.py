@@ -32,6 +32,7 @@ SEARCH: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("transfer.geometry", (False, True), "warm-up-unary"),
     ("transfer.unary", ("sampled", "exact"), "warm-up-unary"),
     ("transfer.foreground_iou", (0.5, 0.6, 0.7), "warm-up"),
+    ("learning.largest", (1.0, 0.9), "warm-up"),
     ("learning.alpha", (0.5, 1.0, 2.0, 4.0), "warm-up"),
     ("learning.k", (4, 8), "warm-up"),
     ("learning.unary", ("sampled", "exact"), "full"),
@@ -40,7 +41,9 @@ SEARCH: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("learning.foreground_iou", (0.5, 0.6, 0.7), "full"),
     ("learning.lambda1", (0.25, 0.5, 0.75), "full"),
     ("learning.lambda2", (0.25, 0.5, 0.75), "full"),
+    ("learning.rivals", (0.0, 1.0), "full"),
     ("learning.rounds", (1, 3), "full"),
+    ("learning.refine", (0.0, 0.4, 0.5), "full"),
 )
 
 
