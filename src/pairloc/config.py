@@ -151,7 +151,6 @@ class LearningSettings(DescentSettings):
 class FineTuneSettings(Settings):
     """The proposer re-trained on the boxes found, fold by fold: the method `fine-tuned`, which goes on from `full`."""
 
-    rounds: Annotated[int, Field(ge=1, le=10)] = 1
     epochs: Annotated[int, Field(ge=1, le=1000)] = 12  # of each network at most
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 400  # and about so many at most: epochs are whole
     batch: Annotated[int, Field(ge=1, le=1024)] = 32

@@ -234,29 +234,25 @@ class Run(Staged):
         own, learning, target = self.settings.fine_tune, self.settings.learning, self.target_bags
         full = self.folder / "full"
         state = run_method("full", target, self.transfer_scores, learning, full, share=self.share)  # it is done
+        start = Proposer.load((self.learned or self.folder) / "proposer")
+        found = align(*read_boxes(full / "boxes.json"), self.target)
+        fine_tune(
+            self.target, target, found, state.fold, start, own, folder, device=self.device, share=self.share,
+            say=lambda line: self.say(f"  {line}"),
+        )  # fmt: skip
+        self.share.barrier()
+        if not self.share.leads:
+            return
         scores = tuple(
             conditional_scores(target, self.transfer_scores, state.scores, state.selection, label, learning, state.fold)
             for label in range(len(target.classes))
         )
-        start = Proposer.load((self.learned or self.folder) / "proposer")
-        found = align(*read_boxes(full / "boxes.json"), self.target)
-        for number in range(1, own.rounds + 1):
-            part = folder / f"round-{number}"
-            if self.share.leads:
-                part.mkdir(exist_ok=True)
-            self.share.barrier()
-            fine_tune(
-                self.target, target, found, state.fold, start, own, part, device=self.device, share=self.share,
-                say=lambda line: self.say(f"  {line}"),
-            )  # fmt: skip
-            self.share.barrier()
-            opinion = read_opinion(target, part, int(state.fold.max()) + 1)
-            selection, gaps, boxes = decide(scores, opinion, own, learning.refine)
-            found = instances(target, opinion, boxes, own.sure)
-        if self.share.leads:
-            self._finish(folder, "full", replace(state, selection=selection, gaps=gaps), boxes)
-            write_boxes(folder / "instances.json", self.target, found)
-            self.say(f"  {sum(map(len, selection))} boxes, {len(found)} instances")
+        opinion = read_opinion(target, folder, int(state.fold.max()) + 1)
+        selection, gaps, boxes = decide(scores, opinion, own, learning.refine)
+        self._finish(folder, "full", replace(state, selection=selection, gaps=gaps), boxes)
+        every = instances(target, opinion, boxes, own.sure)
+        write_boxes(folder / "instances.json", self.target, every)
+        self.say(f"  {sum(map(len, selection))} boxes, {len(every)} instances")
 
     def _finish(self, folder: Path, method: str, state: State, found: tuple[Tensor, ...]) -> None:
         """Write what a method found, with the confidence in it, and how it came to it."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
+from pairloc.errors import InputError
 
 
 def load_picture(path: Path) -> Tensor:
@@ -79,6 +80,13 @@ class Read:
     def __init__(self, entries: Sequence[Tensor | str]) -> None:
         self.pictures = Packed([entry for entry in entries if isinstance(entry, Tensor)])
         self.complaints = [entry if isinstance(entry, str) else None for entry in entries]
+
+    def every(self) -> Packed:
+        """All of the pictures; where one could not be read, that is an error."""
+        for complaint in self.complaints:
+            if complaint is not None:
+                raise InputError(complaint)
+        return self.pictures
 
 
 def batches(paths: Sequence[Path], groups: Sequence[list[int]], workers: int) -> Iterator[Read]:

@@ -274,10 +274,7 @@ def _recall(
     paths = [dataset.path(index) for index in range(len(dataset))]
     best = []
     for some, read in zip(groups, batches(paths, groups, workers), strict=True):
-        for complaint in read.complaints:
-            if complaint is not None:
-                raise InputError(complaint)
-        for index, proposals in zip(some, propose(model, read.pictures.to(device), 100, 0.7), strict=True):
+        for index, proposals in zip(some, propose(model, read.every().to(device), 100, 0.7), strict=True):
             own = truth.of_image(index)
             best.append(covered(proposals.double().cpu().numpy(), own.boxes[~own.ignored]))
     overlaps = np.concatenate(best)

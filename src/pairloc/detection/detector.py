@@ -30,13 +30,14 @@ def train_detector(
     device: str = "cpu",
     say: Say = lambda line: None,
     writer: Any = None,
+    resumable: bool = True,
 ) -> Proposer:
     """Train on the boxes of a data set; goes on after the last epoch that `out` holds."""
     if settings.class_agnostic or settings.held_classes:
         raise InputError("a detector tells classes apart: class_agnostic and held_classes are for proposers")
     ignored = boxes.ignored if isinstance(boxes, GroundTruth) else np.zeros(len(boxes), dtype=np.bool_)
     truth = GroundTruth(boxes.image, boxes.label, boxes.boxes, ignored)
-    return train(dataset, truth, settings, out, start=start, device=device, say=say, writer=writer)
+    return train(dataset, truth, settings, out, start=start, device=device, say=say, writer=writer, resumable=resumable)
 
 
 def held_out(dataset: Dataset, one_in: int) -> npt.NDArray[np.bool_]:
@@ -63,11 +64,8 @@ def detect(
     paths = [dataset.path(index) for index in range(len(dataset))]
     columns: list[list[np.ndarray[Any, Any]]] = [[], [], [], []]
     for group, read in zip(groups, batches(paths, groups, workers), strict=True):
-        for complaint in read.complaints:
-            if complaint is not None:
-                raise InputError(complaint)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            found = model(read.pictures.to(device))
+            found = model(read.every().to(device))
         for index, entry in zip(group, found, strict=True):
             count = len(entry["labels"])
             parts = (np.full(count, index), entry["labels"].cpu().numpy() - 1, entry["boxes"], entry["scores"])

@@ -17,12 +17,11 @@ from torchvision.ops import nms
 
 from pairloc.bags.pictures import batches
 from pairloc.bags.propose import Seen, judge
-from pairloc.bags.proposer import Proposer, Say, train
+from pairloc.bags.proposer import Proposer, Say
 from pairloc.config import FineTuneSettings
 from pairloc.data.dataset import Dataset
-from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.scored import ScoredBoxes
-from pairloc.errors import InputError
+from pairloc.detection.detector import train_detector
 from pairloc.files import write_tensors
 from pairloc.learning.refinement import mean_box
 from pairloc.learning.target import Selection, Target
@@ -61,17 +60,14 @@ def fine_tune(
         if owners[number] != share.rank or file.is_file():
             continue
         held = fold.numpy() == number if folds > 1 else np.ones(len(fold), dtype=np.bool_)
-        taught = ~held[boxes.image] if folds > 1 else held[boxes.image]
+        taught = boxes.where(~held[boxes.image]) if folds > 1 else boxes
         work = out / f"network-{number}"
         shutil.rmtree(work, ignore_errors=True)
-        truth = GroundTruth(
-            boxes.image[taught], boxes.label[taught], boxes.boxes[taught], np.zeros(int(taught.sum()), dtype=np.bool_)
-        )
-        network = _train(dataset, truth, start, settings, work, device)
+        network = _train(dataset, taught, start, settings, work, device)
         row, score, moved = _judge(network, dataset, target, held, settings, device)
         write_tensors(file, {"row": row, "score": score, "boxes": moved})
         shutil.rmtree(work)
-        say(f"fold {number + 1} of {folds}: a network that learned {int(taught.sum())} boxes")
+        say(f"fold {number + 1} of {folds}: a network that learned {len(taught)} boxes")
 
 
 def read_opinion(target: Target, out: Path, folds: int) -> Opinion:
@@ -131,16 +127,16 @@ def _file(out: Path, number: int) -> Path:
 
 
 def _train(
-    dataset: Dataset, truth: GroundTruth, start: Proposer, settings: FineTuneSettings, out: Path, device: str
+    dataset: Dataset, boxes: ScoredBoxes, start: Proposer, settings: FineTuneSettings, out: Path, device: str
 ) -> Proposer:
-    steps = math.ceil(max(1, len(np.unique(truth.image))) / settings.batch)  # of an epoch
+    steps = math.ceil(max(1, len(np.unique(boxes.image))) / settings.batch)  # of an epoch
     changes = {
         "epochs": min(settings.epochs, math.ceil(settings.steps / steps)), "batch": settings.batch, "lr": settings.lr,
         "warm_up": settings.warm_up, "crop": settings.crop, "workers": settings.workers,
         "seed": settings.seed, "held_out": 0.0, "held_classes": 0, "class_agnostic": False, "pretrained": False,
     }  # fmt: skip
     own = start.settings.model_copy(update=changes)
-    return train(dataset, truth, own, out, start=start, device=device, resumable=False)
+    return train_detector(dataset, boxes, own, out, start=start, device=device, resumable=False)
 
 
 @torch.no_grad()
@@ -164,12 +160,9 @@ def _judge(
     at = 0
     paths = [dataset.path(index) for index in range(len(dataset))]
     for group, read in zip(groups, batches(paths, groups, settings.workers), strict=True):
-        for complaint in read.complaints:
-            if complaint is not None:
-                raise InputError(complaint)
         proposals = [target.transfer.boxes[i][target.transfer.valid[i]].to(device) for i in group]
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            said, boxes = judge(Seen(network.model, read.pictures.to(device)), proposals)
+            said, boxes = judge(Seen(network.model, read.every().to(device)), proposals)
         counts = [len(mine) for mine in proposals]
         for index, p, b in zip(group, torch.split(said.cpu(), counts), torch.split(boxes.cpu(), counts), strict=True):
             while at < len(rows) and int(bag[rows[at]]) == index:
