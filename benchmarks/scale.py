@@ -24,6 +24,7 @@ from pairloc.learning.reduction import Reduction
 from pairloc.learning.retrain import retrain
 from pairloc.learning.target import Target, fold_of_bags
 from pairloc.scores.pairs import PairScorer
+from pairloc.scores.relation import RelationScores
 
 CLASSES, BAGS, K, FOLDS = 100, 650, 8, 10
 LOOKS = 16  # dimensions that tell classes apart, and as many that tell objects from noise
@@ -165,6 +166,7 @@ def known(d: int, device: str) -> TransferScores:
     scores = TransferScores(reduction, TransferSettings())
     for parameter in scores.parameters():
         parameter.zero_()
+    assert isinstance(scores.relation, RelationScores)
     scores.unary.linear.weight[0, LOOKS : 2 * LOOKS] = 0.5
     looks = torch.arange(LOOKS)
     for first, sign in ((2 * LOOKS, 1.0), (3 * LOOKS, -1.0)):  # a unit for "both plus", one for "both minus"

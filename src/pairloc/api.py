@@ -72,7 +72,7 @@ class Localizer:
                 device=self.device,
             )
             bags = Bags(
-                BagStore(work / "bags"), "transfer", dimensions=self.transfer.dimensions,
+                BagStore(work / "bags"), self.transfer.features, dimensions=self.transfer.dimensions,
                 geometry=self.transfer.geometry, device=self.device,
             )  # fmt: skip
             labels = label_proposals(bags, dataset, truth, self.transfer)

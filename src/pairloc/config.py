@@ -77,7 +77,7 @@ class DescentSettings(Settings):
     foreground: Annotated[int, Field(ge=1, le=100)] = 3  # proposals of a bag in a step
     background: Annotated[int, Field(ge=1, le=1000)] = 7
     pair_loss: Literal["cross-entropy", "focal"] = "cross-entropy"
-    relation: Literal["paper", "released"] = "paper"  # the relation network's variant
+    relation: Literal["paper", "released", "cosine"] = "paper"  # pair scores: a relation network, or a cosine
     geometry: bool = False  # place and size of the boxes beside the features; see learning.geometry
     unary: Literal["sampled", "exact"] = "sampled"  # by descent, or by logistic regression on all proposals
     unary_decay: Annotated[float, Field(gt=0)] = 1e-2  # of that regression
@@ -94,6 +94,7 @@ class TransferSettings(DescentSettings):
     tight_iou: Annotated[float, Field(gt=0, le=1)] = 0.9  # an exact unary's label rises from background_iou up to here
     unary_decay: Annotated[float, Field(gt=0)] = 1e-3
     same_class: Annotated[float, Field(gt=0, lt=1)] = 0.5  # share of the pairs of bags that share a class
+    features: Literal["transfer", "both"] = "transfer"  # what the transfer scores see
     dimensions: Annotated[int, Field(ge=0, le=8192)] = 0  # principal directions of the features; 0 keeps all
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -131,7 +132,7 @@ class LearningSettings(DescentSettings):
         0.0  # a box is the mean of the proposals that overlap it so; 0: itself
     )
     train_unary: bool = True  # otherwise the class scores are of pairs alone (needs lambda2 = 1)
-    train_pairs: bool = True  # otherwise of single proposals alone (needs alpha = 0)
+    train_pairs: bool = True  # otherwise of single proposals alone (needs alpha = 0 or lambda1 = 1)
     safeguard: bool = False  # keep a re-training only if it lowers the objective (needs folds = 1)
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -143,7 +144,7 @@ class LearningSettings(DescentSettings):
             )
         if not self.train_unary and self.lambda2 < 1:
             raise ValueError("train_unary and lambda2 contradict each other: an untrained unary can have no weight")
-        if not self.train_pairs and self.alpha > 0:
+        if not self.train_pairs and self.alpha > 0 and self.lambda1 < 1:
             raise ValueError("train_pairs and alpha contradict each other: untrained pair scores can have no weight")
         return self
 

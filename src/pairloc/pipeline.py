@@ -203,7 +203,7 @@ class Run(Staged):
         """The source's bags, and the class of every proposal."""
         own, store = self.settings.transfer, BagStore(self.folder / "bags" / "source")
         options: dict[str, Any] = {"device": self.device, "memory": self._memory, "seed": own.seed}
-        bags = Bags(store, "transfer", dimensions=own.dimensions, geometry=own.geometry, **options)
+        bags = Bags(store, own.features, dimensions=own.dimensions, geometry=own.geometry, **options)
         return bags, label_proposals(bags, *self.source, own)
 
     def _transfer(self, folder: Path) -> None:

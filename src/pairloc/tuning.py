@@ -125,7 +125,7 @@ class Game:
 
     def _learn(self, settings: TransferSettings) -> Any:
         bags = Bags(
-            self.store, "transfer", indices=self.draw.source, dimensions=settings.dimensions,
+            self.store, settings.features, indices=self.draw.source, dimensions=settings.dimensions,
             geometry=settings.geometry, device=self.device,
         )  # fmt: skip
         return learn_transfer(bags, label_proposals(bags, *self.source, settings), settings)[0]

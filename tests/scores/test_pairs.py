@@ -1,5 +1,6 @@
 """Every backend against a loop over single pairs in double precision."""
 
+import copy
 import shutil
 
 import numpy as np
@@ -10,25 +11,28 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pairloc.inference import relocalize
-from pairloc.scores import MixedPairs, PairScorer, RelationScores, mix_unary
+from pairloc.scores import CosineScores, MixedPairs, PairScorer, RelationScores, mix_unary
 
 BACKENDS = ["eager", "triton", *(["compiled"] if shutil.which("g++") else [])]
 
 
 def made(
     m: int, b: int, d: int, seed: int = 0, classes: int = 1, variant: str = "paper"
-) -> tuple[RelationScores, Tensor]:
+) -> tuple[RelationScores | CosineScores, Tensor]:
     torch.manual_seed(seed)
+    if variant == "cosine":
+        cosine = CosineScores(d, classes)
+        torch.nn.init.normal_(cosine.score.weight)
+        return cosine.eval(), torch.randn(m, b, d)
     relation = RelationScores(d, classes, variant)  # type: ignore[arg-type]
     if variant == "released":
         relation(torch.randn(8, 4, d), torch.randn(8, 4, d))
     return relation.eval(), torch.randn(m, b, d)
 
 
-def slow_table(relation: RelationScores, features: Tensor, label: int) -> Tensor:
+def slow_table(relation: RelationScores | CosineScores, features: Tensor, label: int) -> Tensor:
     """Both directions of all pairs of all bags, in double precision, one pair at a time: (M, M, B, B)."""
-    network = RelationScores(features.shape[2], relation.score.out_features, relation.variant).double().eval()
-    network.load_state_dict(relation.state_dict())
+    network = copy.deepcopy(relation).double()
     e = features.double()
     m, b, _ = e.shape
     table = torch.zeros(m, m, b, b, dtype=torch.float64)
@@ -38,7 +42,14 @@ def slow_table(relation: RelationScores, features: Tensor, label: int) -> Tensor
     return table.detach()
 
 
-SHAPES = [(2, 1, 1, "paper"), (3, 5, 7, "paper"), (2, 17, 3, "paper"), (2, 3, 33, "paper"), (3, 4, 5, "released")]
+SHAPES = [
+    (2, 1, 1, "paper"),
+    (3, 5, 7, "paper"),
+    (2, 17, 3, "paper"),
+    (2, 3, 33, "paper"),
+    (3, 4, 5, "released"),
+    (3, 4, 5, "cosine"),
+]
 # compiling takes ten seconds a shape
 CASES = [(backend, *shape) for backend in BACKENDS for shape in (SHAPES[1:2] if backend == "compiled" else SHAPES)]
 

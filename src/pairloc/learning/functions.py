@@ -6,15 +6,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from pairloc.config import LearningSettings, TransferSettings
+from pairloc.config import DescentSettings, LearningSettings, TransferSettings
 from pairloc.errors import InputError
 from pairloc.files import read_json, write_json, write_tensors
 from pairloc.learning.geometry import GEOMETRY
 from pairloc.learning.reduction import Reduction
+from pairloc.scores.cosine import CosineScores
 from pairloc.scores.relation import RelationScores
 from pairloc.scores.unary import UnaryScores
 
 WEIGHTS, SETTINGS = "transfer.safetensors", "transfer.json"
+
+
+def pair_function(d: int, classes: int, settings: DescentSettings) -> RelationScores | CosineScores:
+    """psi^P as the settings name it, untrained."""
+    if settings.relation == "cosine":
+        return CosineScores(d, classes)
+    return RelationScores(d, classes, settings.relation)
 
 
 class TransferScores(nn.Module):
@@ -25,7 +33,7 @@ class TransferScores(nn.Module):
         self.reduction, self.settings = reduction, settings
         d = reduction.d + (GEOMETRY if settings.geometry else 0)
         self.unary = UnaryScores(d)
-        self.relation = RelationScores(d, variant=settings.relation)
+        self.relation = pair_function(d, 1, settings)
 
     def save(self, folder: Path) -> None:
         """Write weights and settings."""
@@ -54,4 +62,4 @@ class ClassScores(nn.Module):
     def __init__(self, d: int, classes: int, settings: LearningSettings) -> None:
         super().__init__()
         self.unary = UnaryScores(d, classes)
-        self.relation = RelationScores(d, classes, settings.relation)
+        self.relation = pair_function(d, classes, settings)

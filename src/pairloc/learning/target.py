@@ -55,8 +55,8 @@ class Target:
     ) -> "Target":
         """The bags of a store, or some of them, as the transfer scores and the settings want them."""
         seen = Bags(
-            store, "transfer", reduction=scores.reduction, geometry=scores.settings.geometry, device=device,
-            memory=memory, indices=indices,
+            store, scores.settings.features, reduction=scores.reduction, geometry=scores.settings.geometry,
+            device=device, memory=memory, indices=indices,
         )  # fmt: skip
         own = Bags(
             store, settings.features, dimensions=settings.dimensions, geometry=settings.geometry, device=device,

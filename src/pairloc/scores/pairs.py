@@ -1,7 +1,8 @@
 """Pair scores of the bags of a class on demand: what `inference.relocalize` takes.
 
 Each proposal is projected once; then a block of pairs is a sum over dimensions of gates of sums. Three backends do it:
-`eager` is the readable reference, `compiled` the same through torch.compile, `triton` a kernel for CUDA.
+`eager` is the readable reference, `compiled` the same through torch.compile, `triton` a kernel for CUDA. Cosines are
+matrix products and need none of them.
 """
 
 import os
@@ -11,6 +12,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from pairloc.scores.cosine import Cosines, CosineScores, Embedded
 from pairloc.scores.eager import Eager
 from pairloc.scores.relation import Projected, RelationScores
 
@@ -39,7 +41,7 @@ class PairScorer:
 
     def __init__(
         self,
-        relation: RelationScores,
+        relation: RelationScores | CosineScores,
         features: Tensor,
         *,
         label: int = 0,
@@ -86,7 +88,9 @@ def choose(backend: Backend, device: torch.device) -> Literal["eager", "compiled
     return backend
 
 
-def _kernel(backend: str, projected: Projected, memory: int) -> Kernel:
+def _kernel(backend: str, projected: Projected | Embedded, memory: int) -> Kernel:
+    if isinstance(projected, Embedded):
+        return Cosines(projected)
     if backend == "triton":
         from pairloc.scores.pairs_triton import TritonPairs
 
