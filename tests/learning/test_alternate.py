@@ -23,11 +23,12 @@ from pairloc.learning.transfer import Labels, learn_transfer
 FAST = LearningSettings(steps=40, pairs=8, lr=0.01, rounds=2, folds=3, k=4, alpha=1.0)
 
 
-def learned(target: Target, shown: np.ndarray, steps: int = 60) -> TransferScores:
+def learned(target: Target, shown: np.ndarray, steps: int = 60, **changes: object) -> TransferScores:
     """Transfer scores of the planted labels."""
+    settings = TransferSettings.model_validate({"steps": steps, "pairs": 8, "lr": 0.01} | changes)
     labels = torch.full((target.transfer.count, target.transfer.size), -1)
     labels[torch.arange(len(shown)), torch.from_numpy(shown)] = torch.arange(len(shown)) % len(target.classes)
-    return learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=steps, pairs=8, lr=0.01))[0]
+    return learn_transfer(target.transfer, Labels.of(labels), settings)[0]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,23 @@ def test_the_objective_never_rises(
         assert before is not None
         assert after is not None
         assert after <= before + 1e-6 * abs(before)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_objective_never_rises_with_cosines(planted: tuple[Target, np.ndarray, TransferScores], own: bool) -> None:
+    target, shown, _ = planted
+    pairs = {} if own else {"train_pairs": False, "lambda1": 1.0}
+    settings = LearningSettings.model_validate(
+        FAST.model_dump() | {"folds": 1, "safeguard": True, "rounds": 4, "relation": "cosine"} | pairs
+    )
+    state = Alternation(target, learned(target, shown, relation="cosine"), settings).run()
+    measured = [step.objective for step in state.history if step.objective is not None]
+    assert len(measured) == len(state.history) >= 3
+    assert all(after <= before + 1e-6 * abs(before) for before, after in itertools.pairwise(measured))
+    right = [
+        torch.from_numpy(shown)[bags] == chosen for bags, chosen in zip(target.positives, state.selection, strict=True)
+    ]
+    assert torch.cat(right).float().mean() > 0.8
 
 
 def test_without_the_safeguard_a_bad_training_is_kept(planted: tuple[Target, np.ndarray, TransferScores]) -> None:
