@@ -128,6 +128,7 @@ class LearningSettings(DescentSettings):
     negatives: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the pairs with a bag that lacks the tag
     rivals: Annotated[float, Field(ge=0)] = 0.0  # weight of what other tags stand for, in exact unary scores
     largest: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of its picture a selected proposal covers at most
+    oversize: Annotated[float, Field(ge=0)] = 0.0  # score a proposal loses for the share of its picture beyond one half
     refine: Annotated[float, Field(ge=0, lt=1)] = (
         0.0  # a box is the mean of the proposals that overlap it so; 0: itself
     )

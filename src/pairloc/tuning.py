@@ -35,6 +35,7 @@ SEARCH: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("transfer.relation", ("paper", "cosine"), "warm-up"),
     ("transfer.features", ("transfer", "both"), "warm-up"),
     ("learning.largest", (1.0, 0.9), "warm-up"),
+    ("learning.oversize", (0.0, 3.0), "warm-up"),
     ("learning.alpha", (0.5, 1.0, 2.0, 4.0), "warm-up"),
     ("learning.k", (4, 8), "warm-up"),
     ("learning.unary", ("sampled", "exact"), "full"),

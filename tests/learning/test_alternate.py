@@ -1,5 +1,6 @@
 """The theorems of the alternating loop, on planted bags."""
 
+import copy
 import itertools
 from concurrent.futures import Future
 from dataclasses import replace
@@ -70,6 +71,24 @@ def test_the_objective_never_rises_with_cosines(planted: tuple[Target, np.ndarra
         torch.from_numpy(shown)[bags] == chosen for bags, chosen in zip(target.positives, state.selection, strict=True)
     ]
     assert torch.cat(right).float().mean() > 0.8
+
+
+def test_what_covers_more_than_half_of_its_picture_loses_score(
+    planted: tuple[Target, np.ndarray, TransferScores],
+) -> None:
+    target, _, transfer = planted
+    rows = target.positives[0]
+    large = replace(target, transfer=copy.copy(target.transfer))
+    large.transfer.share = torch.linspace(0, 1, target.transfer.size).expand(target.transfer.count, -1)
+    plain, _ = mixed_scores(large, transfer, None, 0, FAST)
+    less, _ = mixed_scores(large, transfer, None, 0, FAST.model_copy(update={"oversize": 3.0}))
+    beyond = (large.transfer.share[rows] - 0.5).clamp(min=0)
+    torch.testing.assert_close(less, plain - 3 * beyond)
+    greatest = FAST.model_copy(update={"oversize": 1e6, "rounds": 0})
+    for label, chosen in enumerate(run_method("full", large, transfer, greatest).selection):
+        bags = target.positives[label]
+        small = (large.transfer.share[bags] <= 0.5) & target.transfer.valid[bags]
+        assert small[torch.arange(len(bags)), chosen][small.any(dim=1)].all()
 
 
 def test_without_the_safeguard_a_bad_training_is_kept(planted: tuple[Target, np.ndarray, TransferScores]) -> None:

@@ -10,6 +10,8 @@ from pairloc.learning.target import Selection, Target
 from pairloc.scores.mix import MixedPairs, mix_unary
 from pairloc.scores.pairs import PairScorer
 
+_LARGE = 0.5  # share of its picture beyond which a proposal loses score
+
 
 def mixed_scores(
     target: Target, transfer: TransferScores, own: ClassScores | None, label: int, settings: LearningSettings
@@ -25,8 +27,9 @@ def mixed_scores(
         unary = mix_unary(own.unary.of_class(seen_own, label), unary, lambda2)
         special = PairScorer(own.relation, seen_own, label=label) if lambda1 < 1 and settings.alpha > 0 else None
     allowed = target.transfer.selectable(bags, settings.largest)
+    beyond = (target.transfer.share[bags.to(unary.device)] - _LARGE).clamp(min=0)
     pairs: PairScores = MixedPairs(special, generic, lambda1) if settings.alpha > 0 else _NoPairs(unary)
-    return unary.masked_fill(~allowed, -torch.inf), pairs
+    return (unary - settings.oversize * beyond).masked_fill(~allowed, -torch.inf), pairs
 
 
 class _NoPairs:
