@@ -146,7 +146,9 @@ class LearningSettings(DescentSettings):
         if not self.train_unary and self.lambda2 < 1:
             raise ValueError("train_unary and lambda2 contradict each other: an untrained unary can have no weight")
         if not self.train_pairs and self.alpha > 0 and self.lambda1 < 1:
-            raise ValueError("train_pairs and alpha contradict each other: untrained pair scores can have no weight")
+            raise ValueError(
+                "train_pairs and alpha contradict each other: untrained pair scores can have no weight; set lambda1 = 1"
+            )
         return self
 
 

@@ -73,6 +73,22 @@ def test_the_objective_never_rises_with_cosines(planted: tuple[Target, np.ndarra
     assert torch.cat(right).float().mean() > 0.8
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_cosines_with_folds_from_what_was_saved(
+    planted: tuple[Target, np.ndarray, TransferScores], own: bool, tmp_path: Path
+) -> None:
+    target, shown, _ = planted
+    learned(target, shown, relation="cosine").save(tmp_path / "transfer")
+    transfer = TransferScores.load(tmp_path / "transfer")
+    pairs = {} if own else {"train_pairs": False, "lambda1": 1.0}
+    settings = LearningSettings.model_validate(FAST.model_dump() | {"relation": "cosine"} | pairs)
+    state = run_method("full", target, transfer, settings, tmp_path)
+    again = run_method("full", target, transfer, settings, tmp_path)
+    assert all(map(torch.equal, state.selection, again.selection))
+    right = [torch.from_numpy(shown)[b] == s for b, s in zip(target.positives, state.selection, strict=True)]
+    assert torch.cat(right).float().mean() > 0.8
+
+
 def test_what_covers_more_than_half_of_its_picture_loses_score(
     planted: tuple[Target, np.ndarray, TransferScores],
 ) -> None:

@@ -1,10 +1,12 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from helpers import planted_store
-from pairloc.learning.bags import Bags
+from pairloc.errors import InputError
+from pairloc.learning.bags import Bags, _share
 from pairloc.learning.reduction import Reduction
 
 
@@ -66,3 +68,15 @@ def test_what_may_be_selected_covers_at_most_so_much_of_its_picture(tmp_path: Pa
     assert torch.equal(some[small.any(dim=1)], small[small.any(dim=1)])
     nowhere = float(bags.share[bags.valid].min()) / 2
     assert torch.equal(bags.selectable(everywhere, nowhere), bags.valid)  # a bag always has something to select
+
+
+def test_a_picture_of_unknown_size_is_covered_by_nothing() -> None:
+    boxes = torch.tensor([[[0.0, 0.0, 8.0, 8.0]], [[0.0, 0.0, 8.0, 8.0]]])
+    assert _share(boxes, torch.tensor([[16.0, 8.0], [0.0, 0.0]]))[:, 0].tolist() == [0.5, 0.0]
+
+
+def test_features_of_another_extractor_are_refused(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    learned = Bags(store, "both", dimensions=4).reduction
+    with pytest.raises(InputError, match="extract with the same class_features"):
+        Bags(store, "transfer", reduction=learned)

@@ -93,9 +93,9 @@ def test_random_shapes(backend: str, m: int, b: int, d: int, seed: int) -> None:
     torch.testing.assert_close(scorer.block(left, right).double(), table[left, right], atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["eager", "triton"])
-def test_inputs_need_not_be_contiguous_and_nothing_may_be_asked(backend: str) -> None:
-    relation, features = made(4, 6, 5)
+@pytest.mark.parametrize(("backend", "variant"), [("eager", "paper"), ("triton", "paper"), ("eager", "cosine")])
+def test_inputs_need_not_be_contiguous_and_nothing_may_be_asked(backend: str, variant: str) -> None:
+    relation, features = made(4, 6, 5, variant=variant)
     strange = features.permute(1, 0, 2).contiguous().permute(1, 0, 2)
     plain = PairScorer(relation, features, backend="eager")
     other = PairScorer(relation, strange, backend=backend)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def propose_train(
     images: Images = None,
     format: Format = "auto",
     backbone: Annotated[
-        str, typer.Option("--backbone", help="efficientnet-lite0, resnet50, or a timm model.")
+        str, typer.Option("--backbone", help="efficientnet-lite0, -lite1, -lite2, resnet50, or a timm model.")
     ] = "efficientnet-lite0",
     class_agnostic: Annotated[bool, typer.Option("--class-agnostic", help="Learn one class, object.")] = False,
     image_size: Annotated[int, typer.Option("--image-size", help="Pixels of the longer side.")] = 320,

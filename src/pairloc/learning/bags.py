@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pairloc.bags.store import Bag, BagStore
+from pairloc.errors import InputError
 from pairloc.learning.geometry import GEOMETRY, geometry
 from pairloc.learning.reduction import Reduction
 
@@ -119,6 +120,11 @@ class Bags:
         raw = [self._raw(self.store.bag(self.indices[row])) for row in bags.tolist()]
         out = torch.zeros(len(raw), self.size, self.d, device=self.device)
         if raw:
+            if raw[0].shape[1] != len(self.reduction.mean):
+                raise InputError(
+                    f"{self.store.path}: its {self.kind} features are of {raw[0].shape[1]} dimensions, those that were "
+                    f"learned from of {len(self.reduction.mean)}: extract with the same class_features"
+                )
             flat = self.reduction(torch.cat(raw).to(self.device))
             for row, part in zip(out, torch.split(flat, [len(entry) for entry in raw]), strict=True):
                 row[: len(part), : self.reduction.d] = part
@@ -133,7 +139,8 @@ class Bags:
 
 
 def _share(boxes: Tensor, sizes: Tensor) -> Tensor:
-    return (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1) / sizes.clamp(min=1).prod(dim=1)[:, None]
+    known = (sizes > 0).all(dim=1)[:, None]  # imported bags may not say how large their pictures are
+    return known * (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1) / sizes.clamp(min=1).prod(dim=1)[:, None]
 
 
 def _geometry(boxes: Tensor, sizes: Tensor, objectness: Tensor, valid: Tensor) -> Tensor:

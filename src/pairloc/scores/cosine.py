@@ -61,18 +61,25 @@ class CosineScores(nn.Module):
 class Cosines:
     """Pair scores of M bags of B proposals, from their embeddings: matrix products, the same on every device."""
 
-    def __init__(self, embedded: Embedded) -> None:
-        self.embedded = embedded  # (M, B, d)
+    def __init__(self, embedded: Embedded, memory: int) -> None:
+        self.embedded, self.memory = embedded, memory  # (M, B, d)
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
         """See `PairScorer`; both directions are the same."""
         own = self.embedded
-        return 2 * ((own.direction[left] * own.weight) @ own.direction[right].transpose(1, 2) + own.bias)
+        _, b, d = own.direction.shape
+        out = own.direction.new_empty(len(left), b, b)
+        few = max(1, self.memory // (3 * own.direction.element_size() * b * d))  # pairs of bags at a time
+        for first in range(0, len(left), few):
+            some = slice(first, first + few)
+            mine, other = own.direction[left[some]] * own.weight, own.direction[right[some]]
+            out[some] = 2 * (mine @ other.transpose(1, 2) + own.bias)
+        return out
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairScorer`."""
         own = self.embedded
-        several = weights.reshape(len(weights), -1).to(own.direction.dtype)  # (m, g)
+        several = (weights[:, None] if weights.ndim == 1 else weights).to(own.direction.dtype)  # (m, g)
         apart = (bags[:, None] != chosen_bags).to(several.dtype)  # (n, m)
         picked = own.direction[chosen_bags, chosen]  # (m, d)
         summed = torch.einsum("nm,mg,md->gnd", apart, several, picked) * own.weight

@@ -90,7 +90,7 @@ def choose(backend: Backend, device: torch.device) -> Literal["eager", "compiled
 
 def _kernel(backend: str, projected: Projected | Embedded, memory: int) -> Kernel:
     if isinstance(projected, Embedded):
-        return Cosines(projected)
+        return Cosines(projected, memory)
     if backend == "triton":
         from pairloc.scores.pairs_triton import TritonPairs
 
