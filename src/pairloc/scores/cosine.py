@@ -5,7 +5,7 @@
 
 It has fewer ways than the relation network to learn the source's classes by heart, so it says more of new ones. The
 embedding is shared by all classes; each class has a weight vector w_c of its own. A sum over chosen proposals is a
-product with the sum of their embeddings, so pair scores cost about as much as unary scores.
+product with the sum of their embeddings: nothing is held or computed for every pair and dimension.
 """
 
 from dataclasses import dataclass
