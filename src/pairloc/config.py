@@ -34,6 +34,8 @@ class ProposerSettings(Settings):
     roi: Annotated[int, Field(ge=1, le=14)] = 7  # side of a pooled region
     head: Annotated[int, Field(ge=8, le=4096)] = 1024  # width of the box head, and d of the transferred feature
     sampled_rois: Annotated[int, Field(ge=8, le=2048)] = 256  # regions a training image
+    nearby: Annotated[float, Field(ge=0, lt=0.5)] = 0.0  # of those, background overlaps a box by this: see detection.md
+    frozen: bool = False  # of weights to start from, the box head alone learns
     crop: Annotated[float, Field(gt=0, le=1)] = 1.0  # a training picture is cut to at least this share of its sides
     epochs: Annotated[int, Field(ge=1, le=1000)] = 3  # longer, it learns to reject what it was not taught
     batch: Annotated[int, Field(ge=1, le=1024)] = 16

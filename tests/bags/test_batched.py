@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
-from torchvision.ops import nms
+from torchvision.ops import box_iou, nms
 
 from helpers import TINY
 from pairloc.bags.batched import BatchedSampler, batch_up, suppressed
@@ -34,13 +34,14 @@ def test_targets_equal_torchvisions(counts: list[int]) -> None:
         assert torch.equal(one[kind == 1], other[kind == 1])
 
 
+@pytest.mark.parametrize("nearby", [0.0, 0.1])
 @pytest.mark.parametrize("counts", [[3], [0, 2], [4, 1, 0, 7], [0]])
-def test_training_regions_are_as_torchvisions(counts: list[int]) -> None:
-    """With room for all of them nothing is left to chance but the order."""
+def test_training_regions_are_as_torchvisions(counts: list[int], nearby: float) -> None:
+    """With room for all nothing is left to chance but the order; background is near a box, where there is one."""
     generator = torch.Generator().manual_seed(sum(counts))
     targets = [{"boxes": boxes(n, generator), "labels": torch.randint(1, 5, (n,), generator=generator)} for n in counts]
     proposals = [boxes(30 + 5 * i, generator) for i in range(len(counts))]
-    everything = TINY_UNTRAINED.model_copy(update={"sampled_rois": 400})
+    everything = TINY_UNTRAINED.model_copy(update={"sampled_rois": 400, "nearby": nearby})
     plain, fast = build(everything, 4), batch_up(build(everything, 4))
     expected = plain.roi_heads.select_training_samples(proposals, targets)
     found = fast.roi_heads.select_training_samples(proposals, targets)
@@ -54,6 +55,12 @@ def test_training_regions_are_as_torchvisions(counts: list[int]) -> None:
                 assert its_label[place] == name
                 if name > 0:
                     torch.testing.assert_close(its_move[place], shift)
+    for mine, label, proposed, target in zip(found[0], found[2], proposals, targets, strict=True):
+        some = target["boxes"]
+        all_of_them = torch.cat([proposed, some])
+        overlap = box_iou(all_of_them, some).amax(dim=1) if len(some) else torch.ones(len(proposed))
+        assert len(mine) == (overlap >= nearby).sum()
+        assert (label == 0).sum() == ((overlap >= nearby) & (overlap < 0.5)).sum() if len(some) else (label == 0).all()
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9]))

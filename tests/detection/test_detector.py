@@ -37,3 +37,18 @@ def test_a_detector_learns_from_found_boxes_as_from_true_ones(tmp_path: Path) ->
     assert {dataset.classes[::-1][c] for c in kept.label} <= set(fewer.classes)
     with pytest.raises(InputError, match="tells classes apart"):
         train_detector(dataset, truth, settings.model_copy(update={"class_agnostic": True}), tmp_path / "c")
+
+
+def test_a_frozen_detector_learns_with_its_box_head_alone(tmp_path: Path) -> None:
+    write_scenes(tmp_path, SceneSettings(size=64, source_images=16, target_images=2))
+    dataset, truth = read_annotated(tmp_path / "source.json")
+    settings = TINY.model_copy(update={"held_out": 0.0, "epochs": 1})
+    start = train_detector(dataset, truth, settings, tmp_path / "start")
+    frozen = settings.model_copy(update={"frozen": True, "nearby": 0.1})
+    found = train_detector(dataset, truth, frozen, tmp_path / "frozen", start=start)
+    before, after = start.model.state_dict(), Proposer.load(tmp_path / "frozen").model.state_dict()
+    assert {name for name in after if not after[name].equal(found.model.state_dict()[name])} == set()
+    moved = {name for name in after if not after[name].equal(before[name])}
+    assert moved == {name for name, _ in start.model.named_parameters() if name.startswith("roi_heads.")}
+    with pytest.raises(InputError, match="no weights to start from"):
+        train_detector(dataset, truth, frozen, tmp_path / "none")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection._utils import Matcher
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork
@@ -100,6 +101,22 @@ class BatchedRPN(RegionProposalNetwork):
         ]
 
 
+class NearbyMatcher(Matcher):
+    """torchvision's; a box that overlaps no true one by `nearby` is neither an object nor background.
+
+    Where one object of a kind is marked and others are not, what lies elsewhere may be one of them.
+    """
+
+    def __init__(self, high: float, low: float, nearby: float) -> None:
+        super().__init__(high, low, allow_low_quality_matches=False)
+        self.nearby = nearby
+
+    def __call__(self, match_quality_matrix: Tensor) -> Tensor:
+        """IoU (G, P) of true boxes and others -> the true box (P,) of each, or what it is instead, below 0."""
+        matches: Tensor = super().__call__(match_quality_matrix)
+        return matches.masked_fill(match_quality_matrix.amax(dim=0) < self.nearby, self.BETWEEN_THRESHOLDS)
+
+
 class BatchedRoIHeads(RoIHeads):
     """torchvision's region heads."""
 
@@ -115,7 +132,7 @@ class BatchedRoIHeads(RoIHeads):
         matcher = self.proposal_matcher
         kinds, matched = match(
             [target["boxes"] for target in targets], boxes, matcher.high_threshold, matcher.low_threshold,
-            low_quality=False,
+            nearby=matcher.nearby,
         )  # fmt: skip
         labels = torch.where(kinds == 1, classes.gather(1, matched), kinds.clamp(max=0)).masked_fill(~valid, -1)
         positive, negative = self.fg_bg_sampler.draw(labels)
@@ -175,10 +192,13 @@ def suppressed(boxes: Tensor, threshold: float) -> Tensor:
         stays = then
 
 
-def match(truth: list[Tensor], boxes: Tensor, high: float, low: float, *, low_quality: bool) -> tuple[Tensor, Tensor]:
+def match(
+    truth: list[Tensor], boxes: Tensor, high: float, low: float, *, low_quality: bool = False, nearby: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Kind (N, A) of every box (N, A, 4), 1 object, 0 background, -1 neither, and the true box (N, A) it overlaps most.
 
-    `low_quality` also makes objects of the boxes that overlap a true box most, however little.
+    `low_quality` also makes objects of the boxes that overlap a true box most, however little. Where there is a true
+    box, background overlaps one by `nearby`.
     """
     kinds, places = [], []
     table, valid = padded(truth)  # (N, G, 4), (N, G)
@@ -188,6 +208,7 @@ def match(truth: list[Tensor], boxes: Tensor, high: float, low: float, *, low_qu
         overlap = pair_iou(table[rows], boxes[rows]).masked_fill(~valid[rows, :, None], -1.0)  # (n, G, A)
         best, place = overlap.max(dim=1)
         kind = torch.where(best >= high, 1, torch.where(best < low, 0, -1))
+        kind = torch.where((best >= 0) & (best < nearby), -1, kind)  # no true box: -1
         if low_quality:
             most = overlap.amax(dim=2, keepdim=True)
             kind = torch.where(((overlap == most) & valid[rows, :, None]).any(dim=1), 1, kind)

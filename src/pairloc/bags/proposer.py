@@ -21,7 +21,7 @@ from torchvision.models.detection.rpn import AnchorGenerator
 from torchvision.ops import MultiScaleRoIAlign
 
 from pairloc.bags.backbones import Maps, Pyramid
-from pairloc.bags.batched import BatchedTransform, batch_up
+from pairloc.bags.batched import BatchedTransform, NearbyMatcher, batch_up
 from pairloc.bags.pictures import batches
 from pairloc.bags.propose import propose
 from pairloc.bags.recall import covered
@@ -67,6 +67,8 @@ def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None =
         rpn_post_nms_top_n_test=300,
     )
     model.transform.__class__ = BatchedTransform
+    matcher = model.roi_heads.proposal_matcher
+    model.roi_heads.proposal_matcher = NearbyMatcher(matcher.high_threshold, matcher.low_threshold, settings.nearby)
     return model
 
 
@@ -118,7 +120,8 @@ def train(
 ) -> Proposer:
     """Train on a source; resumes after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`.
 
-    With `start` all but the last layer begins as it is there. The processes of a share take a part of every batch each
+    With `start` all but the last layer begins as it is there, and stays so but for the box head if `settings.frozen`.
+    The processes of a share take a part of every batch each
     and train one network together; the first one writes.
     """
     random.seed(settings.seed)
@@ -128,6 +131,10 @@ def train(
     model = build(settings, len(dataset.classes))
     if start is not None:
         _begin_as(model, start)
+    elif settings.frozen:
+        raise InputError("frozen: there are no weights to start from that could stay as they are")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not settings.frozen or name.startswith("roi_heads."))
     model = _on(model, device)
     samples = Samples(dataset, taught, chosen, settings)
     optimizer = _optimizer(model, settings)
@@ -170,9 +177,10 @@ def _begin_as(model: FasterRCNN, start: Proposer) -> None:
 
 def _optimizer(model: FasterRCNN, settings: ProposerSettings) -> torch.optim.Optimizer:
     """The backbone, which comes from ImageNet, may learn at a rate of its own."""
-    body = list(model.backbone.maps.parameters())
-    known = {id(parameter) for parameter in body}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    known = {id(parameter) for parameter in model.backbone.maps.parameters()}
+    body = [parameter for parameter in learning if id(parameter) in known]
+    rest = [parameter for parameter in learning if id(parameter) not in known]
     groups = [{"params": rest, "share": 1.0}, {"params": body, "share": settings.backbone_lr}]
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, settings.lr, weight_decay=settings.weight_decay)

@@ -77,6 +77,18 @@ def detect_train(
     start: Annotated[
         Path | None, typer.Option("--start", help="Begin with the weights of this proposer, such as a run's.")
     ] = None,
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="Train the box head alone, for CPUs; needs --start.")
+    ] = False,
+    nearby: Annotated[
+        float | None,
+        typer.Option(
+            "--nearby",
+            help="Background overlaps a box by this; what lies elsewhere may be an object nobody marked. "
+            "Unless named 0.1 with --boxes, 0 with --truth.",
+        ),
+    ] = None,
+    crop: Annotated[float, typer.Option("--crop", help="Cut pictures to at least this share of their sides.")] = 1.0,
     hold_out: HoldOut = 0,
     workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
     device: Device = "auto",
@@ -95,7 +107,8 @@ def detect_train(
     values: dict[str, Any] = demo_settings().proposer.model_dump() if small else {"image_size": image_size}
     values |= {
         "backbone": backbone, "epochs": epochs, "batch": batch, "lr": lr, "workers": workers, "seed": seed,
-        "held_out": 0.0,
+        "held_out": 0.0, "frozen": frozen, "crop": crop,
+        "nearby": nearby if nearby is not None else 0.1 if boxes is not None else 0.0,
     }  # fmt: skip
     dataset: Dataset
     found: ScoredBoxes | GroundTruth
