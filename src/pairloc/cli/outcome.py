@@ -104,7 +104,9 @@ def detect_train(
 
     if (boxes is None) == (truth is None):
         raise InputError("name either --boxes or --truth")
-    values: dict[str, Any] = demo_settings().proposer.model_dump() if small else {"image_size": image_size}
+    values: dict[str, Any] = (
+        demo_settings().proposer.model_dump() if small else {"image_size": image_size, "warm_up": 50}
+    )
     values |= {
         "backbone": backbone, "epochs": epochs, "batch": batch, "lr": lr, "workers": workers, "seed": seed,
         "held_out": 0.0, "frozen": frozen, "crop": crop,
