@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairloc.cli.options import Device, Format, Images, Seed, device_of, settings_of
+from pairloc.weights import PACKAGED, weights_folder
 
 if TYPE_CHECKING:
     from pairloc.data.dataset import Dataset
@@ -75,7 +76,8 @@ def detect_train(
     lr: Annotated[float, typer.Option("--lr")] = 5e-4,
     small: Annotated[bool, typer.Option("--small", help="The demo's small heads, for CPUs.")] = False,
     start: Annotated[
-        Path | None, typer.Option("--start", help="Begin with the weights of this proposer, such as a run's.")
+        str | None,
+        typer.Option("--start", help=f"Begin with the weights of a proposer: {PACKAGED}, or a folder as RUN/proposer."),
     ] = None,
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Train the box head alone, for CPUs; needs --start.")
@@ -119,9 +121,10 @@ def detect_train(
     else:
         assert truth is not None
         dataset, found = read_annotated(truth, images=images)
-    begin = None if start is None else Proposer.load(start)
-    if begin is not None:  # built alike
-        alike = ("backbone", "pyramid", "levels", "anchor", "roi", "head", "image_size")
+    begin = None
+    if start is not None:
+        begin = Proposer.load(weights_folder(start) / "proposer" if start == PACKAGED else Path(start))
+        alike = ("backbone", "pyramid", "levels", "anchor", "roi", "head", "image_size")  # how it is built
         values |= {name: getattr(begin.settings, name) for name in alike}
     if hold_out:
         found = found.where(~held_out(dataset, hold_out)[found.image])
