@@ -10,11 +10,16 @@ import torch
 from helpers import planted_target
 from pairloc.bags.batched import pair_iou
 from pairloc.config import LearningSettings
+from pairloc.learning import logistic
 from pairloc.learning.logistic import fit_logistic
 from pairloc.learning.retrain import retrain
 
 
-def test_the_slope_is_zero_at_the_optimum_and_it_equals_newtons() -> None:
+@pytest.mark.parametrize("at_a_time", [16, 1024])
+def test_the_slope_is_zero_at_the_optimum_and_it_equals_newtons(
+    monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setitem(logistic._AT_A_TIME, "cpu", at_a_time)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(70, 4, 3, generator=generator, dtype=torch.float64)
     y, w = torch.rand(70, 4, 2, generator=generator, dtype=torch.float64), torch.rand(70, 4, 2, dtype=torch.float64)

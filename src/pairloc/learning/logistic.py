@@ -8,7 +8,7 @@ from torch import Tensor
 from pairloc.errors import InputError
 
 _HISTORY = 10
-_CHUNK = 64  # bags at a time
+_AT_A_TIME = {"cuda": 1024}  # bags: few of them stay in a CPU's cache, many keep a GPU from waiting for its next order
 
 Targets = Callable[[Tensor], tuple[Tensor, Tensor]]  # bags (n,) -> labels in 0 ... 1 and weights, each (n, B, C)
 
@@ -27,6 +27,7 @@ def fit_logistic(
     `features` gives the proposals (n, B, d) of some bags; a pass over `bags` (m,) holds a few of them at a time.
     """
     weights = start.clone().requires_grad_()
+    chunks = torch.split(bags, _AT_A_TIME.get(start.device.type, 64))
     optimizer = torch.optim.LBFGS(
         [weights], max_iter=iterations, history_size=_HISTORY, tolerance_change=1e-7, line_search_fn="strong_wolfe"
     )
@@ -34,7 +35,7 @@ def fit_logistic(
     def loss() -> Tensor:
         with torch.no_grad():
             total, slope = weights.new_zeros(()), torch.zeros_like(weights)
-            for some in torch.split(bags, _CHUNK):
+            for some in chunks:
                 x, (y, weight) = features(some).flatten(0, 1), (part.flatten(0, 1) for part in targets(some))
                 scores = x @ weights[:, :-1].T + weights[:, -1]
                 # log(1 + e^s) - y s, and its slope
