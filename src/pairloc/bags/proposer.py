@@ -121,8 +121,7 @@ def train(
     """Train on a source; resumes after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`.
 
     With `start` all but the last layer begins as it is there, and stays so but for the box head if `settings.frozen`.
-    The processes of a share take a part of every batch each
-    and train one network together; the first one writes.
+    The processes of a share take a part of every batch each and train one network together; the first one writes.
     """
     random.seed(settings.seed)
     torch.manual_seed(settings.seed)
@@ -133,8 +132,8 @@ def train(
         _begin_as(model, start)
     elif settings.frozen:
         raise InputError("frozen: there are no weights to start from that could stay as they are")
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not settings.frozen or name.startswith("roi_heads."))
+    for part in (model.backbone, model.rpn) if settings.frozen else ():
+        part.requires_grad_(False)
     model = _on(model, device)
     samples = Samples(dataset, taught, chosen, settings)
     optimizer = _optimizer(model, settings)
