@@ -77,11 +77,15 @@ class Cosines:
         return out
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """See `PairScorer`."""
+        """See `PairScorer`. One product for all bags; those that have a chosen proposal, which does not count, anew."""
         own = self.embedded
         several = (weights[:, None] if weights.ndim == 1 else weights).to(own.direction.dtype)  # (m, g)
+        picked = own.direction[chosen_bags, chosen] * own.weight  # (m, d)
+        every = torch.equal(bags, torch.arange(len(own.direction), device=bags.device))
+        direction = own.direction if every else own.direction[bags]  # (n, B, d), not copied for a change of ICM
         apart = (bags[:, None] != chosen_bags).to(several.dtype)  # (n, m)
-        picked = own.direction[chosen_bags, chosen]  # (m, d)
-        summed = torch.einsum("nm,mg,md->gnd", apart, several, picked) * own.weight
-        scores = torch.einsum("nbd,gnd->gnb", own.direction[bags], summed) + own.bias * (apart @ several).T[..., None]
-        return (2 * scores).reshape(*weights.shape[1:], *scores.shape[1:])
+        scores = direction @ (picked.T @ several)  # (n, B, g)
+        rows = torch.nonzero((apart == 0).any(dim=1))[:, 0]
+        scores[rows] = direction[rows] @ torch.einsum("nm,mg,md->ndg", apart[rows], several, picked)
+        scores += own.bias * (apart @ several)[:, None]
+        return (2 * scores).permute(2, 0, 1).reshape(*weights.shape[1:], *scores.shape[:2])
