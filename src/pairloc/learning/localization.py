@@ -17,18 +17,36 @@ def mixed_scores(
     target: Target, transfer: TransferScores, own: ClassScores | None, label: int, settings: LearningSettings
 ) -> tuple[Tensor, PairScores]:
     """Unary scores (M, B) and pair scores of a class's positive bags; by the transfer scores alone without `own`."""
+    return _mixed(target, _generic(target, transfer, label, settings, alone=own is None), own, label, settings)
+
+
+def _generic(
+    target: Target, transfer: TransferScores, label: int, settings: LearningSettings, *, alone: bool
+) -> tuple[Tensor, PairScorer | None]:
+    """What the transfer scores say: unary scores (M, B), and pair scores where they count."""
+    seen = target.transfer.features(target.positives[label])
+    counts = settings.alpha > 0 and (alone or settings.lambda1 > 0)
+    return transfer.unary.of_class(seen), PairScorer(transfer.relation, seen) if counts else None
+
+
+def _mixed(
+    target: Target,
+    generic: tuple[Tensor, PairScorer | None],
+    own: ClassScores | None,
+    label: int,
+    settings: LearningSettings,
+) -> tuple[Tensor, PairScores]:
     bags = target.positives[label]
     lambda1, lambda2 = (settings.lambda1, settings.lambda2) if own is not None else (1.0, 1.0)
-    seen, seen_own = target.transfer.features(bags), target.own.features(bags) if own is not None else None
-    unary = transfer.unary.of_class(seen)
-    generic = PairScorer(transfer.relation, seen) if lambda1 > 0 and settings.alpha > 0 else None
+    unary, transferred = generic
     special = None
-    if own is not None and seen_own is not None:
-        unary = mix_unary(own.unary.of_class(seen_own, label), unary, lambda2)
-        special = PairScorer(own.relation, seen_own, label=label) if lambda1 < 1 and settings.alpha > 0 else None
+    if own is not None:
+        seen = target.own.features(bags)
+        unary = mix_unary(own.unary.of_class(seen, label), unary, lambda2)
+        special = PairScorer(own.relation, seen, label=label) if lambda1 < 1 and settings.alpha > 0 else None
     allowed = target.transfer.selectable(bags, settings.largest)
     beyond = (target.transfer.share[bags.to(unary.device)] - _LARGE).clamp(min=0)
-    pairs: PairScores = MixedPairs(special, generic, lambda1) if settings.alpha > 0 else _NoPairs(unary)
+    pairs: PairScores = MixedPairs(special, transferred, lambda1) if settings.alpha > 0 else _NoPairs(unary)
     return (unary - settings.oversize * beyond).masked_fill(~allowed, -torch.inf), pairs
 
 
@@ -135,10 +153,11 @@ def conditional_scores(
     if not len(own):
         return torch.zeros(0, target.transfer.size, device=target.transfer.device)
     everywhere = torch.ones(len(own), dtype=torch.bool)
+    generic = _generic(target, transfer, label, settings, alone=not scores)  # the same for every fold
     found = None
     for f, entry in enumerate(scores or (None,)):
         asked = own == f if len(scores) > 1 else everywhere
-        unary, pairs = mixed_scores(target, transfer, entry, label, settings)
+        unary, pairs = _mixed(target, generic, entry, label, settings)
         if settings.alpha > 0 and len(unary) > 1:
             unary = unary.clone()
             for group in groups(len(unary), settings):
