@@ -171,28 +171,15 @@ def test_bags_from_imported_proposals(tmp_path: Path) -> None:
 def test_detect_trains_goes_on_from_weights_and_evaluates(tmp_path: Path) -> None:
     made = run("scenes", "--out", "s", "--source-images", 8, "--target-images", 12, "--size", 64, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    train = ("detect", "train", "--truth", "s/source.json", "--small", "--epochs", 1)
-    first = run(*train, "--out", "first", cwd=tmp_path)
+    first = run("detect", "train", "--truth", "s/source.json", "--small", "--epochs", 1, "--out", "first", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    target = (
-        "detect",
-        "train",
-        "--truth",
-        "s/target_truth.json",
-        "--small",
-        "--epochs",
-        1,
-        "--frozen",
-        "--hold-out",
-        2,
-    )
-    nothing = run(*target, "--out", "second", cwd=tmp_path)
+    half = ("--truth", "s/target_truth.json", "--hold-out", 2)
+    train = ("detect", "train", *half, "--small", "--epochs", 1, "--frozen", "--out", "second")
+    nothing = run(*train, cwd=tmp_path)
     assert (nothing.returncode, nothing.stderr.count("\n")) == (2, 1)
     assert "no weights to start from" in nothing.stderr
-    second = run(*target, "--start", "first", "--nearby", 0.1, "--crop", 0.8, "--out", "second", cwd=tmp_path)
+    second = run(*train, "--start", "first", "--nearby", 0.1, "--crop", 0.8, cwd=tmp_path)
     assert second.returncode == 0, second.stderr
-    shown = run(
-        "detect", "evaluate", "second", "--truth", "s/target_truth.json", "--hold-out", 2, "--json", cwd=tmp_path
-    )
+    shown = run("detect", "evaluate", "second", *half, "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert 0 <= json.loads(shown.stdout)["ap50"] <= 1
