@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_bags_from_imported_proposals(tmp_path: Path) -> None:
         assert message in refused.stderr
 
 
-def test_detect_trains_goes_on_from_weights_and_evaluates(tmp_path: Path) -> None:
+def test_detect_trains_goes_on_from_weights_evaluates_and_runs(tmp_path: Path) -> None:
     made = run("scenes", "--out", "s", "--source-images", 8, "--target-images", 12, "--size", 64, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     first = run("detect", "train", "--truth", "s/source.json", "--small", "--epochs", 1, "--out", "first", cwd=tmp_path)
@@ -183,3 +184,22 @@ def test_detect_trains_goes_on_from_weights_and_evaluates(tmp_path: Path) -> Non
     shown = run("detect", "evaluate", "second", *half, "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert 0 <= json.loads(shown.stdout)["ap50"] <= 1
+    pictures = sorted((tmp_path / "s" / "images").iterdir())[:3]
+    (tmp_path / "new" / "below").mkdir(parents=True)
+    for path in pictures:
+        shutil.copy(path, tmp_path / "new" / "below")
+    Image.new("RGB", (900, 2), "red").save(tmp_path / "new" / "thin.png")
+    (tmp_path / "new" / "bad.jpg").write_bytes(pictures[0].read_bytes()[:200])
+    found = run("detect", "run", "second", "new", "--least", 0, "--out", "found.json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "left out: new/bad.jpg: " in found.stdout
+    boxes = json.loads((tmp_path / "found.json").read_text())
+    names = [entry["file_name"] for entry in boxes["images"]]
+    assert names == sorted(["bad.jpg", "thin.png", *(f"below/{path.name}" for path in pictures)])
+    thin, bad = (boxes["images"][names.index(name)] for name in ("thin.png", "bad.jpg"))
+    assert (thin["width"], thin["height"], "width" in bad) == (900, 2, False)
+    rows = [entry["bbox"] for entry in boxes["annotations"] if entry["image_id"] == thin["id"]]
+    assert all(y + height <= 2.01 for _, y, _, height in rows)
+    assert {entry["image_id"] for entry in boxes["annotations"]} <= {e["id"] for e in boxes["images"]} - {bad["id"]}
+    none = run("detect", "run", "second", "s/source.json", "--out", "x.json", cwd=tmp_path)
+    assert (none.returncode, "is not a folder of pictures" in none.stderr) == (2, True)

@@ -2,17 +2,21 @@
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pairloc.errors import InputError
 from pairloc.files import read_json, sha256, write_json
 
 SEAL = "seal.json"
+_THREADS = 4  # that read files
 
 
 def seal(folder: Path) -> None:
     """Write the hashes of all files below a folder, and the hash of those hashes."""
-    files = {name: sha256(folder / name) for name in _names(folder)}
+    names = _names(folder)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        files = dict(zip(names, pool.map(lambda name: sha256(folder / name), names), strict=True))
     unfinished = folder / f".{SEAL}.partial"
     write_json(unfinished, {"files": files, "seal": _hash(files)}, indent=1)
     unfinished.replace(folder / SEAL)

@@ -17,12 +17,12 @@ class Seen:
 
     def __init__(self, model: FasterRCNN, pictures: list[Tensor]) -> None:
         self.model = model
-        images, _ = model.transform([_not_too_thin(picture) for picture in pictures])
+        images, _ = model.transform([not_too_thin(picture) for picture in pictures])
         self.images: ImageList = images
         self.sizes: list[Size] = images.image_sizes
         self.maps: dict[str, Tensor] = model.backbone(images.tensors)
         self.shapes: list[Size] = [(picture.shape[1], picture.shape[2]) for picture in pictures]
-        padded = [_not_too_thin(picture).shape for picture in pictures]
+        padded = [not_too_thin(picture).shape for picture in pictures]
         scales = [
             (shape[2] / width, shape[1] / height) for shape, (height, width) in zip(padded, self.sizes, strict=True)
         ]
@@ -36,7 +36,7 @@ class Seen:
         return features
 
 
-def _not_too_thin(picture: Tensor) -> Tensor:
+def not_too_thin(picture: Tensor) -> Tensor:
     """A picture (3, H, W) padded to at most 16 : 1, so that no side vanishes when it is scaled down."""
     _, height, width = picture.shape
     missing = (max(0, math.ceil(height / 16) - width), max(0, math.ceil(width / 16) - height))

@@ -60,6 +60,8 @@ HoldOut = Annotated[
     typer.Option("--hold-out", min=0, help="Train without one picture in so many, evaluate on those alone; 0: off."),
 ]
 
+Workers = Annotated[int, typer.Option("--workers", help="Processes that read pictures.")]
+
 detect_app = typer.Typer(help="A detector trained on found boxes, or on the truth.", no_args_is_help=True)
 
 
@@ -92,7 +94,7 @@ def detect_train(
     ] = None,
     crop: Annotated[float, typer.Option("--crop", help="Cut pictures to at least this share of their sides.")] = 1.0,
     hold_out: HoldOut = 0,
-    workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
+    workers: Workers = 0,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
@@ -140,7 +142,7 @@ def detect_evaluate(
     images: Images = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write what it finds here, as COCO results.")] = None,
     hold_out: HoldOut = 0,
-    workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
+    workers: Workers = 0,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -179,3 +181,44 @@ def detect_evaluate(
     print(f"AP {100 * result.ap:.1f}, mAP@0.5 {100 * result.ap50:.1f}, AP@0.75 {100 * result.ap75:.1f}")
     for name, value in result.per_class50.items():
         print(f"  {name[:24]:24} {100 * value:5.1f}")
+
+
+@detect_app.command("run")
+def detect_run(
+    detector: Annotated[Path, typer.Argument(help="The folder of a trained detector.")],
+    images: Annotated[Path, typer.Argument(help="A folder of pictures, of any sizes, with or without tags.")],
+    out: Annotated[Path, typer.Option("--out", help="The file to write: COCO JSON with scores.")],
+    least: Annotated[float, typer.Option("--least", min=0, max=1, help="The lowest score of a box.")] = 0.5,
+    workers: Workers = 0,
+    device: Device = "auto",
+) -> None:
+    """Every object a detector finds in a folder of pictures."""
+    from pairloc.bags.proposer import Proposer
+    from pairloc.data.building import pictures_below
+    from pairloc.data.dataset import Dataset, Image
+    from pairloc.data.pictures import PictureError, read_header
+    from pairloc.detection.detector import detect
+    from pairloc.errors import InputError
+    from pairloc.pipeline import write_boxes
+    from pairloc.progress import track
+
+    def size_of(file: str) -> tuple[int, int] | None:
+        try:
+            return read_header(images / file).size
+        except PictureError:
+            return None  # the detector names it
+
+    files = pictures_below(images) if images.is_dir() else []
+    if not files:
+        raise InputError(f"{images}: is not a folder of pictures")
+    chosen = device_of(device)
+    model = Proposer.load(detector, chosen)
+    listed = tuple(Image(number, file, size_of(file)) for number, file in enumerate(files, start=1))
+    dataset = Dataset(listed, model.classes, ((),) * len(files), folder=images)
+    found = detect(
+        model, dataset, device=chosen, workers=workers, least=least,
+        unreadable=lambda complaint: print(f"left out: {complaint}"),
+        track=lambda items, n: track(items, n, "detecting"),
+    )  # fmt: skip
+    write_boxes(out, dataset, found)
+    print(f"wrote {out}: {len(found)} boxes in {len(set(found.image.tolist()))} of {len(files)} pictures")

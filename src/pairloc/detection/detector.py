@@ -4,14 +4,17 @@ It finds all instances of a class, which one box per image cannot.
 """
 
 import hashlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torchvision.ops import clip_boxes_to_image
 
-from pairloc.bags.pictures import batches
+from pairloc.bags.pictures import Read, batches
+from pairloc.bags.propose import not_too_thin
 from pairloc.bags.proposer import Proposer, Say, train
 from pairloc.config import ProposerSettings
 from pairloc.data.dataset import Dataset
@@ -54,25 +57,37 @@ def detect(
     device: str = "cpu",
     batch: int = 8,
     workers: int = 0,
-    least: float = 0.05,
+    least: float = 0.001,
     most: int = 100,
+    unreadable: Say | None = None,
+    track: Callable[[Iterable[Read], int], Iterable[Read]] = lambda items, total: items,
 ) -> ScoredBoxes:
-    """The boxes of every picture that score at least `least`, at most `most` a picture, after NMS in each class."""
+    """The boxes of every picture that score at least `least`, at most `most` a picture, after NMS in each class.
+
+    Average precision asks for boxes of every score, so `least` is low. A picture that cannot be read is an error, or,
+    where `unreadable` is given, told to it and left without boxes.
+    """
     model = detector.model
     model.roi_heads.score_thresh, model.roi_heads.detections_per_img = least, most
     groups = [list(range(a, min(a + batch, len(dataset)))) for a in range(0, len(dataset), batch)]
     paths = [dataset.path(index) for index in range(len(dataset))]
     columns: list[list[np.ndarray[Any, Any]]] = [[], [], [], []]
-    for group, read in zip(groups, batches(paths, groups, workers), strict=True):
+    for group, read in zip(groups, track(batches(paths, groups, workers), len(groups)), strict=True):
+        pictures = (read.every() if unreadable is None else read.pictures).to(device)
+        seen = [index for index, complaint in zip(group, read.complaints, strict=True) if complaint is None]
+        for complaint in filter(None, read.complaints):
+            assert unreadable is not None
+            unreadable(complaint)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            found = model(read.every().to(device))
-        for index, entry in zip(group, found, strict=True):
+            found = model([not_too_thin(picture) for picture in pictures]) if pictures else []
+        for index, picture, entry in zip(seen, pictures, found, strict=True):
             count = len(entry["labels"])
-            parts = (np.full(count, index), entry["labels"].cpu().numpy() - 1, entry["boxes"], entry["scores"])
+            boxes = clip_boxes_to_image(entry["boxes"], (picture.shape[1], picture.shape[2]))
+            parts = (np.full(count, index), entry["labels"].cpu().numpy() - 1, boxes, entry["scores"])
             for column, part in zip(columns, parts, strict=True):
                 column.append(part if isinstance(part, np.ndarray) else part.double().cpu().numpy())
-    image, label, boxes, score = (np.concatenate(column) if column else np.zeros(0) for column in columns)
-    return ScoredBoxes(image.astype(np.int64), label.astype(np.int64), boxes.reshape(-1, 4), score)
+    image, label, corners, score = (np.concatenate(column) if column else np.zeros(0) for column in columns)
+    return ScoredBoxes(image.astype(np.int64), label.astype(np.int64), corners.reshape(-1, 4), score)
 
 
 def relabelled(found: ScoredBoxes, classes: tuple[str, ...], dataset: Dataset) -> ScoredBoxes:

@@ -7,7 +7,9 @@ as text alone.
 import base64
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from pairloc.data.scored import ScoredBoxes
 
 TAGS = {"warm-up-unary": "WUU", "warm-up": "WU", "unary": "U", "full": "F", "mi-svm": "SVM"}
 _THUMBNAIL = 320  # px of the longer side
+_THREADS = 4  # that draw thumbnails; each may hold a picture of 200 megapixels
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,11 @@ def write_page(
     """
     beside = out.with_name(f"{out.stem}_files")
     tagged = [index for index, tags in enumerate(dataset.tags) if tags]
-    pictures: dict[int, tuple[str, tuple[int, int]]] = {}
-    for place, index in enumerate(track(tagged, len(tagged))):
-        pictures[index] = _picture(dataset, index, None if place < embed else beside, out)
+    with warnings.catch_warnings(), ThreadPoolExecutor(_THREADS) as pool:
+        warnings.simplefilter("ignore")  # of damaged pictures; threads cannot each hide and show them again
+        places = [None] * embed + [beside] * (len(tagged) - embed)
+        drawn = pool.map(lambda index, folder: _picture(dataset, index, folder), tagged, places[: len(tagged)])
+        pictures = dict(zip(track(tagged, len(tagged)), drawn, strict=True))
     named = [_with_tag(method, place, methods) for place, method in enumerate(methods)]
     data = {
         "about": about or f"{len(tagged)} pictures, {len(dataset.classes)} classes",
@@ -91,7 +96,7 @@ def _with_tag(method: MethodResult, place: int, methods: Sequence[MethodResult])
     return MethodResult(method.name, method.boxes, method.corloc, method.seconds, method.history, tag)
 
 
-def _picture(dataset: Dataset, index: int, folder: Path | None, page: Path) -> tuple[str, tuple[int, int]]:
+def _picture(dataset: Dataset, index: int, folder: Path | None) -> tuple[str, tuple[int, int]]:
     """Where a picture's thumbnail is, and the size of the picture as shown; an unreadable one is left blank."""
     try:
         upright = open_picture(dataset.path(index))
