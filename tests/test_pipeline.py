@@ -132,6 +132,8 @@ pipeline.Run(Path(sys.argv[1]), configs.read_config(Path(sys.argv[2])), say=lamb
 
 def test_done_stages_are_skipped_and_changed_ones_done_again(config: Path, whole: Path) -> None:
     assert {state for _, state in Run(whole, read_config(config)).plan()} == {"done"}
+    readers = [f"{part}.workers=3" for part in ("proposer", "extract", "fine_tune")]
+    assert {state for _, state in Run(whole, read_config(config, readers)).plan()} == {"done"}
     before = {stage: (whole / stage / "done.json").stat().st_mtime_ns for stage in STAGES}
     lines: list[str] = []
     Run(whole, read_config(config), say=lines.append).run()

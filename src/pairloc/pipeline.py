@@ -65,24 +65,30 @@ class Run(Staged):
         if self.learned is not None:
             known = [sha256(self.learned / file) for file in ("proposer/" + WEIGHTS, "transfer/" + TRANSFER)]
             known += [sha256(file) for file in self.learned.glob("calibration/calibration.json")]
-            stages = [data, Stage("bags", [_plain(own.extract), known], ("data",), self._extract, shared=True)]
+            stages = [data, Stage("bags", [_known_by(own.extract), known], ("data",), self._extract, shared=True)]
             inputs = ("bags",)
         else:
             stages = [
                 data,
-                Stage("proposer", _plain(own.proposer), ("data",), self._propose, shared=own.proposer.shared),
+                Stage("proposer", _known_by(own.proposer), ("data",), self._propose, shared=own.proposer.shared),
                 Stage(
-                    "bags", [_plain(own.extract), own.transfer_images], ("data", "proposer"), self._extract, shared=True
+                    "bags",
+                    [_known_by(own.extract), own.transfer_images],
+                    ("data", "proposer"),
+                    self._extract,
+                    shared=True,
                 ),
-                Stage("transfer", _plain(own.transfer), ("bags",), self._transfer),
-                Stage("calibration", [_plain(own.transfer), _plain(own.learning)], ("bags",), self._calibrate),
+                Stage("transfer", _known_by(own.transfer), ("bags",), self._transfer),
+                Stage("calibration", [_known_by(own.transfer), _known_by(own.learning)], ("bags",), self._calibrate),
             ]
             inputs = ("bags", "transfer", "calibration")
         for method in own.methods:
             if method == "fine-tuned":
-                stages.append(Stage(method, _plain(own.fine_tune), ("full",), self._fine_tune, shared=True))
+                stages.append(Stage(method, _known_by(own.fine_tune), ("full",), self._fine_tune, shared=True))
             else:
-                stages.append(Stage(method, _plain(own.learning), inputs, partial(self._method, method), shared=True))
+                stages.append(
+                    Stage(method, _known_by(own.learning), inputs, partial(self._method, method), shared=True)
+                )
         stages.append(Stage("evaluation", _hash(own.data.truth), ("data", "bags", *own.methods), self._evaluate))
         super().__init__(folder, _plain(settings), stages, device, say, share)
 
@@ -319,10 +325,12 @@ def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
 
 
 def _draw_curves(folder: Path, curves: Sequence[Curve]) -> None:
-    """Curves for TensorBoard, one after the other."""
+    """Curves for TensorBoard, one after the other; exact scores have none."""
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+    if not any(curves):
+        return
     from torch.utils.tensorboard import SummaryWriter
 
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
     done = 0
     with SummaryWriter(str(folder / "tensorboard")) as writer:
         for curve in curves:
@@ -334,6 +342,11 @@ def _draw_curves(folder: Path, curves: Sequence[Curve]) -> None:
 
 def _plain(settings: Any) -> Any:
     return json.loads(settings.model_dump_json())
+
+
+def _known_by(settings: Any) -> Any:
+    """Settings as a stage is known by: all but how many processes read pictures, which changes nothing it makes."""
+    return {name: value for name, value in _plain(settings).items() if name != "workers"}
 
 
 def _hash(path: Path | None) -> str:

@@ -307,7 +307,7 @@ def _checkpoint(
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for place, entry in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{place}.{name}": tensor for name, tensor in entry.items()}
-    facts = {"epoch": str(epoch), "settings": settings.model_dump_json(), "data": taught_key}
+    facts = {"epoch": str(epoch), "settings": settings.model_dump_json(exclude={"workers"}), "data": taught_key}
     write_tensors(out / f"{STATE}.safetensors", tensors, facts)
 
 
@@ -327,7 +327,7 @@ def _resume(
         return 0
     with safe_open(file, framework="pt", device=device) as stored:
         facts = stored.metadata()
-        if facts.get("settings") != settings.model_dump_json():
+        if facts.get("settings") != settings.model_dump_json(exclude={"workers"}):
             raise InputError(f"{out}: holds a training with other settings; name another folder, or delete this one")
         if facts.get("data") != taught_key:
             raise InputError(f"{out}: holds a training on other data; name another folder, or delete this one")

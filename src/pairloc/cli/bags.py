@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pairloc.cli.options import Data, Device, Format, Images, Seed, device_of, settings_of
+from pairloc.cli.options import Data, Device, Format, Images, Seed, Workers, device_of, settings_of, workers_of
 
 propose_app = typer.Typer(help="The proposer, which learns from a source what an object is.", no_args_is_help=True)
 bags_app = typer.Typer(help="Bags: proposals and features of pictures, in a store.", no_args_is_help=True)
@@ -51,7 +51,7 @@ def propose_train(
     held_classes: Annotated[
         int, typer.Option("--held-classes", help="Classes it is not taught, to measure recall on.")
     ] = 0,
-    workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
+    workers: Workers = None,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
@@ -60,17 +60,18 @@ def propose_train(
     from pairloc.config import ProposerSettings
     from pairloc.data.reading import read_annotated
 
+    chosen = device_of(device)
     values: dict[str, object] = {
         "backbone": backbone, "class_agnostic": class_agnostic, "image_size": image_size, "epochs": epochs,
         "batch": batch, "lr": lr, "optimizer": optimizer.value, "crop": crop, "held_out": held_out,
-        "held_classes": held_classes, "workers": workers, "seed": seed,
+        "held_classes": held_classes, "workers": workers_of(workers, chosen), "seed": seed,
     }  # fmt: skip
     settings = settings_of(ProposerSettings, values)
     dataset, truth = read_annotated(data, format, images)
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(out / "tensorboard")) as writer:
-        train(dataset, truth, settings, out, device=device_of(device), say=print, writer=writer)
+        train(dataset, truth, settings, out, device=chosen, say=print, writer=writer)
     print(f"wrote {out}")
 
 
@@ -93,7 +94,7 @@ def bags_extract(
         Unreadable, typer.Option("--unreadable", help="What a picture that cannot be read does.")
     ] = Unreadable.fail,
     batch: Annotated[int, typer.Option("--batch")] = 8,
-    workers: Annotated[int, typer.Option("--workers", help="Processes that read pictures.")] = 0,
+    workers: Workers = None,
     device: Device = "auto",
 ) -> None:
     """Turn pictures into bags. Under torchrun the processes share the work."""
@@ -102,14 +103,15 @@ def bags_extract(
     from pairloc.data.reading import read
     from pairloc.progress import track
 
+    chosen = device_of(device)
     values: dict[str, object] = {
         "proposals": proposals, "class_features": class_features, "whole_image": whole_image,
-        "unreadable": unreadable.value, "batch": batch, "workers": workers,
+        "unreadable": unreadable.value, "batch": batch, "workers": workers_of(workers, chosen),
     }  # fmt: skip
     settings = settings_of(ExtractSettings, values)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     finished = extract(
-        read(data, format, images), proposer, out, settings, features_folder=features_from, device=device_of(device),
+        read(data, format, images), proposer, out, settings, features_folder=features_from, device=chosen,
         rank=rank, world=world, track=lambda shards, total: track(shards, total, "extracting shards"),
     )  # fmt: skip
     print(f"wrote {out}" if finished else f"wrote the shards of process {rank} into {out}")

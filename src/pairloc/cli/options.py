@@ -1,5 +1,6 @@
 """Options that several verbs share, and how their values become settings."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from pairloc.config import Settings
 
 S = TypeVar("S", bound="Settings")
+_MOST_WORKERS = 14
 
 Format = Annotated[str, typer.Option("--format", help="The format, where it is not recognised by itself.")]
 Images = Annotated[Path | None, typer.Option("--images", help="The folder the pictures lie in.")]
@@ -19,6 +21,10 @@ Out = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda; auto takes a GPU where there is one.")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=0, help="Processes that read pictures; unless named a GPU gets some, a CPU none."),
+]
 Data = Annotated[Path, typer.Option("--data", help="The data set: annotations or tags.")]
 
 
@@ -31,6 +37,13 @@ def device_of(name: str) -> str:
     if name not in ("cpu", "cuda") or (name == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"--device {name}: is not here; use cpu" + (" or cuda" if torch.cuda.is_available() else ""))
     return name
+
+
+def workers_of(count: int | None, device: str) -> int:
+    """The processes that read pictures: a GPU waits for one alone, a CPU has other work for its cores."""
+    if count is not None:
+        return count
+    return 0 if device == "cpu" else max(0, min(_MOST_WORKERS, (os.cpu_count() or 1) - 2))
 
 
 def settings_of(kind: "type[S]", values: dict[str, object]) -> "S":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairloc.cli.options import Device, Format, Images, Seed, device_of, settings_of
+from pairloc.cli.options import Device, Format, Images, Seed, Workers, device_of, settings_of, workers_of
 from pairloc.weights import PACKAGED, weights_folder
 
 if TYPE_CHECKING:
@@ -60,8 +60,6 @@ HoldOut = Annotated[
     typer.Option("--hold-out", min=0, help="Train without one picture in so many, evaluate on those alone; 0: off."),
 ]
 
-Workers = Annotated[int, typer.Option("--workers", help="Processes that read pictures.")]
-
 detect_app = typer.Typer(help="A detector trained on found boxes, or on the truth.", no_args_is_help=True)
 
 
@@ -94,7 +92,7 @@ def detect_train(
     ] = None,
     crop: Annotated[float, typer.Option("--crop", help="Cut pictures to at least this share of their sides.")] = 1.0,
     hold_out: HoldOut = 0,
-    workers: Workers = 0,
+    workers: Workers = None,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
@@ -108,12 +106,13 @@ def detect_train(
 
     if (boxes is None) == (truth is None):
         raise InputError("name either --boxes or --truth")
+    chosen = device_of(device)
     values: dict[str, Any] = (
         demo_settings().proposer.model_dump() if small else {"image_size": image_size, "warm_up": 50}
     )
     values |= {
-        "backbone": backbone, "epochs": epochs, "batch": batch, "lr": lr, "workers": workers, "seed": seed,
-        "held_out": 0.0, "frozen": frozen, "crop": crop,
+        "backbone": backbone, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed, "held_out": 0.0,
+        "workers": workers_of(workers, chosen), "frozen": frozen, "crop": crop,
         "nearby": nearby if nearby is not None else 0.1 if boxes is not None else 0.0,
     }  # fmt: skip
     dataset: Dataset
@@ -131,7 +130,7 @@ def detect_train(
     if hold_out:
         found = found.where(~held_out(dataset, hold_out)[found.image])
     settings = settings_of(ProposerSettings, values)
-    train_detector(dataset, found, settings, out, start=begin, device=device_of(device), say=print)
+    train_detector(dataset, found, settings, out, start=begin, device=chosen, say=print)
     print(f"wrote {out}")
 
 
@@ -142,7 +141,7 @@ def detect_evaluate(
     images: Images = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write what it finds here, as COCO results.")] = None,
     hold_out: HoldOut = 0,
-    workers: Workers = 0,
+    workers: Workers = None,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -166,7 +165,9 @@ def detect_evaluate(
         dataset, true = dataset.subset(kept.tolist()), true.relabelled(place, np.arange(len(dataset.classes)))
     chosen = device_of(device)
     model = Proposer.load(detector, chosen)
-    found = relabelled(detect(model, dataset, device=chosen, workers=workers), model.classes, dataset)
+    found = relabelled(
+        detect(model, dataset, device=chosen, workers=workers_of(workers, chosen)), model.classes, dataset
+    )
     if out is not None:
         rows = zip(found.image, found.label, to_xywh(found.boxes).round(2).tolist(), found.score, strict=True)
         results = [
@@ -189,7 +190,7 @@ def detect_run(
     images: Annotated[Path, typer.Argument(help="A folder of pictures, of any sizes, with or without tags.")],
     out: Annotated[Path, typer.Option("--out", help="The file to write: COCO JSON with scores.")],
     least: Annotated[float, typer.Option("--least", min=0, max=1, help="The lowest score of a box.")] = 0.5,
-    workers: Workers = 0,
+    workers: Workers = None,
     device: Device = "auto",
 ) -> None:
     """Every object a detector finds in a folder of pictures."""
@@ -216,7 +217,7 @@ def detect_run(
     listed = tuple(Image(number, file, size_of(file)) for number, file in enumerate(files, start=1))
     dataset = Dataset(listed, model.classes, ((),) * len(files), folder=images)
     found = detect(
-        model, dataset, device=chosen, workers=workers, least=least,
+        model, dataset, device=chosen, workers=workers_of(workers, chosen), least=least,
         unreadable=lambda complaint: print(f"left out: {complaint}"),
         track=lambda items, n: track(items, n, "detecting"),
     )  # fmt: skip

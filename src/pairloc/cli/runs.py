@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairloc.cli.options import Device, Format, Seed, device_of
+from pairloc.cli.options import Device, Format, Seed, Workers, device_of, workers_of
 from pairloc.weights import PACKAGED
 
 if TYPE_CHECKING:
@@ -66,17 +66,17 @@ def localize(
         str, typer.Option("--weights", help="What was learned before: packaged, or the folder of a run.")
     ] = PACKAGED,
     format: Format = "auto",
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that read pictures.")] = 0,
+    workers: Workers = None,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
     """Tags in, boxes out: find what is tagged with the weights in the package, nothing to train first."""
     from pairloc.localizing import localize as find
 
-    start = time.perf_counter()
+    start, chosen = time.perf_counter(), device_of(device)
     found = find(
         images, tags, out, weights=weights, rounds=rounds, fine_tune=fine_tune, format=format,
-        device=device_of(device), workers=workers, seed=seed,
+        device=chosen, workers=workers_of(workers, chosen), seed=seed,
     )  # fmt: skip
     seconds = time.perf_counter() - start
     print(f"{len(found.target)} pictures in {seconds:.0f} s")
