@@ -163,7 +163,6 @@ class FineTuneSettings(Settings):
     lr: Annotated[float, Field(gt=0, le=10)] = 3e-4
     warm_up: Annotated[int, Field(ge=0)] = 50  # steps in which the learning rate rises
     crop: Annotated[float, Field(gt=0, le=1)] = 0.6  # a picture is cut to at least this share of its sides
-    nearby: Annotated[float, Field(ge=0, lt=0.5)] = 0.0  # IoU with a found box below which nothing is taught
     weight: Annotated[float, Field(gt=0)] = 2.0  # of what the networks say beside the scores of `full`
     sure: Annotated[float, Field(gt=0, le=1)] = 0.5  # probability from which a further box of a tag is an instance
     workers: Annotated[int, Field(ge=0, le=256)] = 0  # processes that read pictures

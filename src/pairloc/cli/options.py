@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pairloc.config import Settings
 
 S = TypeVar("S", bound="Settings")
-_MOST_WORKERS = 14
+_MOST_WORKERS = 8  # more are no faster
 
 Format = Annotated[str, typer.Option("--format", help="The format, where it is not recognised by itself.")]
 Images = Annotated[Path | None, typer.Option("--images", help="The folder the pictures lie in.")]

@@ -132,7 +132,7 @@ def _train(
     steps = math.ceil(max(1, len(np.unique(boxes.image))) / settings.batch)  # of an epoch
     changes = {
         "epochs": min(settings.epochs, math.ceil(settings.steps / steps)), "batch": settings.batch, "lr": settings.lr,
-        "warm_up": settings.warm_up, "crop": settings.crop, "nearby": settings.nearby, "workers": settings.workers,
+        "warm_up": settings.warm_up, "crop": settings.crop, "workers": settings.workers,
         "seed": settings.seed, "held_out": 0.0, "held_classes": 0, "class_agnostic": False, "pretrained": False,
     }  # fmt: skip
     own = start.settings.model_copy(update=changes)
