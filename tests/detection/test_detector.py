@@ -32,6 +32,13 @@ def test_a_detector_learns_from_found_boxes_as_from_true_ones(tmp_path: Path) ->
     assert (found.boxes[:, 2:] >= found.boxes[:, :2]).all()
     assert found.label.min() >= 0
     assert found.label.max() < len(dataset.classes)
+    dataset.path(1).unlink()
+    with pytest.raises(InputError, match="not there"):
+        detect(one, dataset)
+    told: list[str] = []
+    rest = detect(one, dataset, least=0.0, most=7, unreadable=told.append)
+    assert [str(dataset.path(1)) in line for line in told] == [True]
+    assert (rest.image == found.image[found.image != 1]).all()
     fewer = Dataset(dataset.images, dataset.classes[::-1][:3], ((),) * len(dataset))
     kept = relabelled(found, dataset.classes, fewer)
     assert {dataset.classes[::-1][c] for c in kept.label} <= set(fewer.classes)

@@ -203,19 +203,18 @@ def detect_run(
     from pairloc.pipeline import write_boxes
     from pairloc.progress import track
 
-    def size_of(file: str) -> tuple[int, int] | None:
-        try:
-            return read_header(images / file).size
-        except PictureError:
-            return None  # the detector names it
-
     files = pictures_below(images) if images.is_dir() else []
     if not files:
         raise InputError(f"{images}: is not a folder of pictures")
     chosen = device_of(device)
     model = Proposer.load(detector, chosen)
-    listed = tuple(Image(number, file, size_of(file)) for number, file in enumerate(files, start=1))
-    dataset = Dataset(listed, model.classes, ((),) * len(files), folder=images)
+    listed: list[Image] = []
+    for file in files:
+        try:
+            listed.append(Image(len(listed) + 1, file, read_header(images / file).size))
+        except PictureError as error:
+            print(f"left out: {images / file}: {error}")
+    dataset = Dataset(tuple(listed), model.classes, ((),) * len(listed), folder=images)
     found = detect(
         model, dataset, device=chosen, workers=workers_of(workers, chosen), least=least,
         unreadable=lambda complaint: print(f"left out: {complaint}"),
