@@ -345,8 +345,9 @@ def _plain(settings: Any) -> Any:
 
 
 def _known_by(settings: Any) -> Any:
-    """Settings as a stage is known by: all but how many processes read pictures, which changes nothing it makes."""
-    return {name: value for name, value in _plain(settings).items() if name != "workers"}
+    """Settings as a stage is known by: how many processes read pictures changes nothing it makes."""
+    plain = _plain(settings)
+    return plain | {"workers": 0} if "workers" in plain else plain
 
 
 def _hash(path: Path | None) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -108,3 +109,12 @@ def test_without_truth_there_is_no_verdict(tmp_path: Path) -> None:
     data = json.loads(content)
     assert all(item["truth"] == [] for item in data["items"])
     assert [m["tag"] for m in data["methods"]] == ["WU", "F"]
+    assert data["thresholds"] == data["charts"] == []
+
+
+def test_a_chart_of_one_point_is_not_drawn(tmp_path: Path) -> None:
+    dataset, methods, truth = made(tmp_path)
+    steps = [{"round": r, "step": "re-localize", "changed": 9 - r, "objective": None} for r in range(2)]
+    write_page(tmp_path / "report.html", dataset, [replace(methods[1], history=steps)], truth)
+    content = (tmp_path / "report.html").read_text().split('id="data">')[1].split("</script>")[0]
+    assert json.loads(content)["charts"] == []

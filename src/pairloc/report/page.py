@@ -66,7 +66,7 @@ def write_page(
     data = {
         "about": about or f"{len(tagged)} pictures, {len(dataset.classes)} classes",
         "classes": list(dataset.classes),
-        "thresholds": sorted({threshold for method in named for threshold in method.corloc}) or ["0.5"],
+        "thresholds": sorted({threshold for method in named for threshold in method.corloc}),
         "methods": [
             {"name": m.name, "title": m.name, "tag": m.tag, "corloc": m.corloc, "seconds": m.seconds} for m in named
         ],
@@ -156,7 +156,7 @@ def _by_key(image: Any, label: Any) -> dict[tuple[int, int], list[int]]:
 
 
 def _charts(methods: Sequence[MethodResult]) -> list[dict[str, Any]]:
-    """Lines the page draws: CorLoc against time, boxes that changed, the objective."""
+    """Lines the page draws: CorLoc against time, boxes that changed, the objective; not where there is one point."""
     timed = [
         {"tag": m.tag, "points": [[m.seconds, 100 * m.corloc["0.5"]["mean"]]]}
         for m in methods
@@ -165,14 +165,14 @@ def _charts(methods: Sequence[MethodResult]) -> list[dict[str, Any]]:
     changed, objective = [], []
     for method in methods:
         moves = [[step["round"], step["changed"]] for step in method.history if step["step"] == "re-localize"]
-        if len(moves) > 1:
+        if len(moves) > 2:  # the first of them are all the boxes
             changed.append({"tag": method.tag, "points": moves[1:]})
         measured = [[n, s["objective"]] for n, s in enumerate(method.history) if s.get("objective") is not None]
         if len(measured) > 1:
             objective.append({"tag": method.tag, "points": measured})
-    charts = [
+    charts: list[dict[str, Any]] = [
         {"title": "CorLoc@0.5 (%)", "x": "seconds", "lines": timed},
         {"title": "boxes that changed", "x": "round", "lines": changed},
         {"title": "objective", "x": "half step", "lines": objective},
     ]
-    return [chart for chart in charts if chart["lines"]]
+    return [chart for chart in charts if sum(len(line["points"]) for line in chart["lines"]) > 1]
