@@ -190,17 +190,18 @@ def test_detect_trains_goes_on_from_weights_evaluates_and_runs(tmp_path: Path) -
         shutil.copy(path, tmp_path / "new" / "below")
     Image.new("RGB", (900, 2), "red").save(tmp_path / "new" / "thin.png")
     (tmp_path / "new" / "bad.jpg").write_bytes(pictures[0].read_bytes()[:200])
-    found = run("detect", "run", "second", "new", "--least", 0, "--out", "found.json", cwd=tmp_path)
+    found = run("detect", "run", "second", "new", "--least", 0, "--out", "out/found.json", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "left out: new/bad.jpg: " in found.stdout
-    boxes = json.loads((tmp_path / "found.json").read_text())
+    boxes = json.loads((tmp_path / "out" / "found.json").read_text())
     names = [entry["file_name"] for entry in boxes["images"]]
     assert names == [*(f"below/{path.name}" for path in pictures), "thin.png"]
     assert {entry["image_id"] for entry in boxes["annotations"]} <= {entry["id"] for entry in boxes["images"]}
     thin = boxes["images"][-1]
     assert (thin["width"], thin["height"]) == (900, 2)
     rows = [entry["bbox"] for entry in boxes["annotations"] if entry["image_id"] == thin["id"]]
-    assert all(y + height <= 2.01 for _, y, _, height in rows)
-    assert run("export", "found.json", "--to", "yolo", "--out", "yolo", cwd=tmp_path).returncode == 0
-    none = run("detect", "run", "second", "s/source.json", "--out", "x.json", cwd=tmp_path)
-    assert (none.returncode, "is not a folder of pictures" in none.stderr) == (2, True)
+    assert all(width > 0 < height and y + height <= 2.01 for _, y, width, height in rows)
+    assert run("export", "out/found.json", "--to", "yolo", "--out", "yolo", cwd=tmp_path).returncode == 0
+    for where, out, message in (("s/source.json", "x.json", "holds no picture"), ("new", "out", "is a folder")):
+        refused = run("detect", "run", "second", where, "--out", out, cwd=tmp_path)
+        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr

@@ -6,7 +6,8 @@ import torch
 from PIL import Image, ImageOps
 
 from helpers import picture
-from pairloc.bags.pictures import load_picture
+from pairloc.bags import pictures
+from pairloc.bags.pictures import load_picture, readers
 from pairloc.data.pictures import PictureError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -46,3 +47,13 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("x")
     with pytest.raises(PictureError):
         load_picture(tmp_path / "a.png")
+
+
+def test_as_many_processes_read_as_shared_memory_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [picture(tmp_path / f"{i}.png", (40, 20)) for i in range(40)] + [tmp_path / "missing.png"]
+    assert pictures._room() > 0
+    two_groups = 2 * 8 * 3 * 40 * 20
+    for room, expected in ((0, 0), (two_groups - 1, 0), (3 * two_groups, 3), (100 * two_groups, 5)):
+        monkeypatch.setattr(pictures, "_room", lambda room=room: room)
+        assert readers(files, 8, 5) == expected
+        assert readers(files, 8, 0) == readers([], 8, 5) == 0

@@ -8,8 +8,9 @@ import torch
 from helpers import TINY
 from pairloc.bags.proposer import Proposer, _held_classes, build, rate, train
 from pairloc.bags.samples import Batch, Samples
-from pairloc.config import ProposerSettings
+from pairloc.config import ProposerSettings, SceneSettings
 from pairloc.data.reading import read_annotated
+from pairloc.data.scenes import write_scenes
 from pairloc.errors import InputError
 
 
@@ -56,7 +57,7 @@ def test_mirrored_boxes_follow_their_picture(scenes: Path) -> None:
     for index in range(len(samples)):
         views = []
         for epoch in range(6):
-            picture, target = samples[epoch * len(samples) + index]
+            picture, target = samples.sample(epoch * len(samples) + index)
             views.append((picture, target["boxes"]))
         plain = torch.from_numpy(truth.of_image(index).boxes).float()
         for _, boxes in views:
@@ -79,13 +80,22 @@ def test_a_packed_batch_unpacks_to_its_samples() -> None:
         assert torch.equal(again["labels"], target["labels"])
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_picture_that_cannot_be_read_is_one_sentence(workers: int, tmp_path: Path) -> None:
+    write_scenes(tmp_path, SceneSettings(size=64, source_images=4, target_images=1))
+    dataset, truth = read_annotated(tmp_path / "source.json")
+    dataset.path(2).write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"^[^\n]*: is not a picture of a known format$"):
+        train(dataset, truth, TINY.model_copy(update={"held_out": 0.0, "workers": workers}), tmp_path / "out")
+
+
 def test_a_cropped_box_is_its_visible_part(scenes: Path) -> None:
     dataset, truth = read_annotated(scenes / "source.json")
     settings = TINY.model_copy(update={"crop": 0.5})
     cropped = Samples(dataset, truth, list(range(len(dataset))), settings)
     sizes = set()
     for index in range(2 * len(cropped)):
-        picture, target = cropped[index]
+        picture, target = cropped.sample(index)
         _, height, width = picture.shape
         sizes.add((height, width))
         assert 32 <= min(height, width) <= max(height, width) <= 64

@@ -1,6 +1,8 @@
 """Pictures become tensors: any mode, upright, RGB."""
 
 import math
+import os
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from pairloc.data.pictures import DAMAGE, FORMATS, PictureError, read_header
 from pairloc.errors import InputError
+
+_LOOKED_AT = 16  # pictures, to know how large they are
+_SHARED = Path("/dev/shm")  # noqa: S108 - where torch's processes hand tensors over on Linux
 
 
 def load_picture(path: Path) -> Tensor:
@@ -90,5 +95,25 @@ class Read:
 
 
 def batches(paths: Sequence[Path], groups: Sequence[list[int]], workers: int) -> Iterator[Read]:
-    """The pictures of each group of indices into `paths`, in order, read ahead by so many processes."""
-    return iter(DataLoader(Pictures(paths), batch_sampler=groups, num_workers=workers, collate_fn=Read))
+    """The pictures of each group of indices into `paths`, in order, read ahead by at most so many processes."""
+    several = readers(paths, max(map(len, groups), default=0), workers)
+    return iter(DataLoader(Pictures(paths), batch_sampler=groups, num_workers=several, collate_fn=Read))
+
+
+def readers(paths: Sequence[Path], together: int, workers: int) -> int:
+    """At most so many processes that what they read ahead, two groups of pictures each, has room in shared memory."""
+    if not workers or not paths:
+        return 0
+    largest = 0
+    for path in paths[:: math.ceil(len(paths) / _LOOKED_AT)]:
+        try:
+            largest = max(largest, 3 * math.prod(read_header(path).size))
+        except PictureError:
+            continue  # whoever reads it says so
+    return min(workers, _room() // max(1, 2 * together * largest))
+
+
+def _room() -> int:
+    """Bytes for pictures that wait: a part of the memory, and of what processes may share, little in containers."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    return min(memory, shutil.disk_usage(_SHARED).free // 2) if _SHARED.is_dir() else memory

@@ -1,14 +1,14 @@
 """Training pictures of the proposer, with their boxes, in batches read ahead."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pairloc.bags.pictures import Packed, load_picture
+from pairloc.bags.pictures import Packed, load_picture, readers
 from pairloc.config import ProposerSettings
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
@@ -16,8 +16,10 @@ from pairloc.data.pictures import PictureError
 from pairloc.errors import InputError
 from pairloc.sharing import ALONE, Share
 
+Sample = tuple[Tensor, dict[str, Tensor]]  # a picture (3, H, W) in bytes, and its boxes (n, 4) and labels (n,)
 
-class Samples(torch.utils.data.Dataset[tuple[Tensor, dict[str, Tensor]]]):
+
+class Samples(torch.utils.data.Dataset[Sample | str]):
     """Training pictures with their boxes; half of them are mirrored, by seed, epoch and index.
 
     Samples are counted through all epochs, so that one set of processes reads all of them.
@@ -49,14 +51,22 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, dict[str, Tensor]]]):
             for start in range(0, len(self), self.settings.batch):
                 batch = order[start : start + self.settings.batch].tolist()
                 indices.append(batch[share.rank :: share.world] or batch[:1])
-        workers = self.settings.workers
+        paths = [self.dataset.path(image) for image in self.chosen]
+        workers = readers(paths, self.settings.batch, self.settings.workers)
         return iter(
             DataLoader(
                 self, batch_sampler=indices, num_workers=workers, collate_fn=Batch, pin_memory=torch.cuda.is_available()
             )
         )
 
-    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def __getitem__(self, index: int) -> Sample | str:
+        try:
+            return self.sample(index)
+        except InputError as error:
+            return str(error)
+
+    def sample(self, index: int) -> Sample:
+        """A picture and its boxes and labels; the epoch, and with it the crop, is in the index."""
         epoch, place = divmod(index, len(self))
         image = self.chosen[place]
         try:
@@ -98,11 +108,14 @@ def _cropped(
 class Batch:
     """Samples as three tensors, whatever their pictures' sizes."""
 
-    def __init__(self, samples: list[tuple[Tensor, dict[str, Tensor]]]) -> None:
+    def __init__(self, entries: Sequence[Sample | str]) -> None:
+        self.complaint = next((entry for entry in entries if isinstance(entry, str)), None)
+        samples = [] if self.complaint else [entry for entry in entries if not isinstance(entry, str)]
         self.pictures = Packed([picture for picture, _ in samples])
         self.counts = [len(target["labels"]) for _, target in samples]
-        self.boxes = torch.cat([target["boxes"] for _, target in samples])
-        self.labels = torch.cat([target["labels"] for _, target in samples])
+        none = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
+        self.boxes = torch.cat([none[0], *(target["boxes"] for _, target in samples)])
+        self.labels = torch.cat([none[1], *(target["labels"] for _, target in samples)])
 
     def pin_memory(self) -> "Batch":
         """Let a GPU fetch the pixels while it computes."""
@@ -111,5 +124,7 @@ class Batch:
 
     def to(self, device: str) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
         """The pictures in 0 ... 1 and their boxes on a device, as the network takes them."""
+        if self.complaint:
+            raise InputError(self.complaint)  # not in the process that read it: torch adds its traceback there
         boxes, labels = (torch.split(values.to(device), self.counts) for values in (self.boxes, self.labels))
         return self.pictures.to(device), [{"boxes": b, "labels": c} for b, c in zip(boxes, labels, strict=True)]

@@ -43,7 +43,9 @@ def workers_of(count: int | None, device: str) -> int:
     """The processes that read pictures: a GPU waits for one alone, a CPU has other work for its cores."""
     if count is not None:
         return count
-    return 0 if device == "cpu" else max(0, min(_MOST_WORKERS, (os.cpu_count() or 1) - 2))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    each = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun's processes
+    return 0 if device == "cpu" else max(0, min(_MOST_WORKERS, each - 2))
 
 
 def settings_of(kind: "type[S]", values: dict[str, object]) -> "S":

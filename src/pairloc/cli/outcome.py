@@ -189,36 +189,24 @@ def detect_run(
     detector: Annotated[Path, typer.Argument(help="The folder of a trained detector.")],
     images: Annotated[Path, typer.Argument(help="A folder of pictures, of any sizes, with or without tags.")],
     out: Annotated[Path, typer.Option("--out", help="The file to write: COCO JSON with scores.")],
-    least: Annotated[float, typer.Option("--least", min=0, max=1, help="The lowest score of a box.")] = 0.5,
+    least: Annotated[float, typer.Option("--least", min=0, max=1, help="Boxes that score less are left out.")] = 0.5,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
     """Every object a detector finds in a folder of pictures."""
     from pairloc.bags.proposer import Proposer
-    from pairloc.data.building import pictures_below
-    from pairloc.data.dataset import Dataset, Image
-    from pairloc.data.pictures import PictureError, read_header
-    from pairloc.detection.detector import detect
+    from pairloc.detection.detector import detect_below
     from pairloc.errors import InputError
     from pairloc.pipeline import write_boxes
     from pairloc.progress import track
 
-    files = pictures_below(images) if images.is_dir() else []
-    if not files:
-        raise InputError(f"{images}: is not a folder of pictures")
+    if out.is_dir():
+        raise InputError(f"{out}: is a folder; name the file to write")
+    out.parent.mkdir(parents=True, exist_ok=True)
     chosen = device_of(device)
-    model = Proposer.load(detector, chosen)
-    listed: list[Image] = []
-    for file in files:
-        try:
-            listed.append(Image(len(listed) + 1, file, read_header(images / file).size))
-        except PictureError as error:
-            print(f"left out: {images / file}: {error}")
-    dataset = Dataset(tuple(listed), model.classes, ((),) * len(listed), folder=images)
-    found = detect(
-        model, dataset, device=chosen, workers=workers_of(workers, chosen), least=least,
-        unreadable=lambda complaint: print(f"left out: {complaint}"),
-        track=lambda items, n: track(items, n, "detecting"),
+    dataset, found = detect_below(
+        Proposer.load(detector, chosen), images, print, lambda items, n: track(items, n, "detecting"), device=chosen,
+        workers=workers_of(workers, chosen), least=least,
     )  # fmt: skip
     write_boxes(out, dataset, found)
-    print(f"wrote {out}: {len(found)} boxes in {len(set(found.image.tolist()))} of {len(files)} pictures")
+    print(f"wrote {out}: {len(found)} boxes in {len(set(found.image.tolist()))} of {len(dataset)} pictures")

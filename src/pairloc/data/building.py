@@ -73,7 +73,7 @@ class Builder:
         if id is None:
             id = next(number_ for number_ in itertools.count(len(self.images) + 1) if number_ not in self._by_id)
         id = whole(id)
-        if isinstance(id, bool) or not (isinstance(id, int) or (isinstance(id, str) and _is_text(id))):
+        if isinstance(id, bool) or not (isinstance(id, int) or (isinstance(id, str) and is_text(id))):
             return self._refuse("bad-entry", place, f"image id is {shown(id)}, not a number or text")
         if id in self._by_id:
             return self._refuse("duplicate-id", place, f"image id {shown(id)} was used before")
@@ -97,7 +97,7 @@ class Builder:
 
     def file_name(self, file: object, place: object) -> str | None:
         """A picture's name below the image folder, or None with a finding."""
-        if not isinstance(file, str) or not _is_text(file):
+        if not isinstance(file, str) or not is_text(file):
             self.findings.add("bad-entry", place, f"the file name is {shown(file)}")
             return None
         path = PurePosixPath(file.replace("\\", "/"))
@@ -111,7 +111,7 @@ class Builder:
 
     def label(self, name: object, place: object, *, id: int | None = None) -> int:
         """The index of a class, added where it is new; -1 where the name cannot be one."""
-        if not isinstance(name, str) or not _is_text(name):
+        if not isinstance(name, str) or not is_text(name):
             return self._refuse("bad-entry", place, f"the class name is {shown(name)}")
         name = name.strip()
         if name not in self.classes:
@@ -265,7 +265,7 @@ def _raise(error: OSError) -> None:
     raise InputError(f"{error.filename}: cannot be read ({reason(error)})") from error
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
     """Whether a name can be printed, written in every format and read back: any script, no control characters."""
     if not value.strip() or len(value) > 1000 or "\ufffe" in value or "\uffff" in value:
         return False

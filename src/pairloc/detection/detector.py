@@ -11,16 +11,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torchvision.ops import clip_boxes_to_image
+from torchvision.ops import clip_boxes_to_image, remove_small_boxes
 
 from pairloc.bags.pictures import Read, batches
 from pairloc.bags.propose import not_too_thin
 from pairloc.bags.proposer import Proposer, Say, train
 from pairloc.config import ProposerSettings
-from pairloc.data.dataset import Dataset
+from pairloc.data.building import is_text, pictures_below
+from pairloc.data.dataset import Dataset, Image
 from pairloc.data.groundtruth import GroundTruth
+from pairloc.data.pictures import PictureError, read_header
 from pairloc.data.scored import ScoredBoxes
-from pairloc.errors import InputError
+from pairloc.errors import InputError, shown
+
+_LEAST_SIDE = 0.1  # px of a box
 
 
 def train_detector(
@@ -59,7 +63,7 @@ def detect(
     workers: int = 0,
     least: float = 0.001,
     most: int = 100,
-    unreadable: Say | None = None,
+    unreadable: Callable[[int, str], None] | None = None,
     track: Callable[[Iterable[Read], int], Iterable[Read]] = lambda items, total: items,
 ) -> ScoredBoxes:
     """The boxes of every picture that score at least `least`, at most `most` a picture, after NMS in each class.
@@ -67,6 +71,8 @@ def detect(
     Average precision asks for boxes of every score, so `least` is low. A picture that cannot be read is an error, or,
     where `unreadable` is given, told to it and left without boxes.
     """
+    if detector.settings.class_agnostic:
+        raise InputError("a detector tells classes apart: this is a proposer that knows objects alone")
     model = detector.model
     model.roi_heads.score_thresh, model.roi_heads.detections_per_img = least, most
     groups = [list(range(a, min(a + batch, len(dataset)))) for a in range(0, len(dataset), batch)]
@@ -74,20 +80,50 @@ def detect(
     columns: list[list[np.ndarray[Any, Any]]] = [[], [], [], []]
     for group, read in zip(groups, track(batches(paths, groups, workers), len(groups)), strict=True):
         pictures = (read.every() if unreadable is None else read.pictures).to(device)
-        seen = [index for index, complaint in zip(group, read.complaints, strict=True) if complaint is None]
-        for complaint in filter(None, read.complaints):
-            assert unreadable is not None
-            unreadable(complaint)
+        seen = []
+        for index, complaint in zip(group, read.complaints, strict=True):
+            if complaint is None:
+                seen.append(index)
+            elif unreadable is not None:
+                unreadable(index, complaint)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             found = model([not_too_thin(picture) for picture in pictures]) if pictures else []
         for index, picture, entry in zip(seen, pictures, found, strict=True):
-            count = len(entry["labels"])
             boxes = clip_boxes_to_image(entry["boxes"], (picture.shape[1], picture.shape[2]))
-            parts = (np.full(count, index), entry["labels"].cpu().numpy() - 1, boxes, entry["scores"])
+            kept = remove_small_boxes(boxes, _LEAST_SIDE)  # some lie beside a picture that was too thin
+            label = entry["labels"][kept].cpu().numpy() - 1
+            parts = (np.full(len(kept), index), label, boxes[kept], entry["scores"][kept])
             for column, part in zip(columns, parts, strict=True):
                 column.append(part if isinstance(part, np.ndarray) else part.double().cpu().numpy())
-    image, label, corners, score = (np.concatenate(column) if column else np.zeros(0) for column in columns)
-    return ScoredBoxes(image.astype(np.int64), label.astype(np.int64), corners.reshape(-1, 4), score)
+    image, labels, corners, score = (np.concatenate(column) if column else np.zeros(0) for column in columns)
+    return ScoredBoxes(image.astype(np.int64), labels.astype(np.int64), corners.reshape(-1, 4), score)
+
+
+def detect_below(
+    detector: Proposer, folder: Path, say: Say, track: Callable[[Iterable[Any], int], Iterable[Any]], **options: Any
+) -> tuple[Dataset, ScoredBoxes]:
+    """The pictures below a folder and what is in them; `options` are those of `detect`. What is left out is told."""
+    files = pictures_below(folder) if folder.is_dir() else []
+    images: list[Image] = []
+    for file in track(files, len(files)):
+        if not is_text(file):
+            say(f"left out: {shown(file)}: such a name cannot be written")
+            continue
+        try:
+            images.append(Image(len(images) + 1, file, read_header(folder / file).size))
+        except PictureError as error:
+            say(f"left out: {folder / file}: {error}")
+    damaged: dict[int, str] = {}
+    dataset = Dataset(tuple(images), detector.classes, ((),) * len(images), folder=folder)
+    found = detect(detector, dataset, unreadable=damaged.__setitem__, track=track, **options)
+    for complaint in damaged.values():
+        say(f"left out: {complaint}")
+    kept = [index for index in range(len(dataset)) if index not in damaged]
+    if not kept:
+        raise InputError(f"{folder}: holds no picture that can be read")
+    place = np.full(len(dataset), -1)
+    place[kept] = np.arange(len(kept))
+    return dataset.subset(kept), ScoredBoxes(place[found.image], found.label, found.boxes, found.score.round(4))
 
 
 def relabelled(found: ScoredBoxes, classes: tuple[str, ...], dataset: Dataset) -> ScoredBoxes:
