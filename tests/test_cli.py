@@ -190,9 +190,16 @@ def test_detect_trains_goes_on_from_weights_evaluates_and_runs(tmp_path: Path) -
         shutil.copy(path, tmp_path / "new" / "below")
     Image.new("RGB", (900, 2), "red").save(tmp_path / "new" / "thin.png")
     (tmp_path / "new" / "bad.jpg").write_bytes(pictures[0].read_bytes()[:200])
+    noise = Image.effect_noise((50, 50), 90).convert("RGB")
+    noise.save(tmp_path / "new" / "damaged.png")
+    damaged = bytearray((tmp_path / "new" / "damaged.png").read_bytes())
+    damaged[200:400] = bytes(200)  # its size can be read, its pixels cannot
+    (tmp_path / "new" / "damaged.png").write_bytes(damaged)
+    noise.save(tmp_path / "new" / os.fsdecode(b"no text \xff.png"))
     found = run("detect", "run", "second", "new", "--least", 0, "--out", "out/found.json", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert "left out: new/bad.jpg: " in found.stdout
+    for name in ("new/bad.jpg: ", "new/damaged.png: ", "'no text "):
+        assert f"left out: {name}" in found.stdout
     boxes = json.loads((tmp_path / "out" / "found.json").read_text())
     names = [entry["file_name"] for entry in boxes["images"]]
     assert names == [*(f"below/{path.name}" for path in pictures), "thin.png"]

@@ -11,6 +11,11 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def known_by(self) -> str:
+        """JSON that what these settings make is known by: how many processes read pictures changes nothing of it."""
+        known = self.model_copy(update={"workers": 0}) if "workers" in type(self).model_fields else self
+        return known.model_dump_json()
+
 
 class SceneSettings(Settings):
     """Generated scenes; the same settings give the same pictures."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from pairloc.bags.extract import extract
 from pairloc.bags.proposer import WEIGHTS, Proposer, for_transfer, train
 from pairloc.bags.store import BagStore
-from pairloc.config import RunSettings
+from pairloc.config import RunSettings, Settings
 from pairloc.data.coco import to_coco
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
@@ -344,10 +344,8 @@ def _plain(settings: Any) -> Any:
     return json.loads(settings.model_dump_json())
 
 
-def _known_by(settings: Any) -> Any:
-    """Settings as a stage is known by: how many processes read pictures changes nothing it makes."""
-    plain = _plain(settings)
-    return plain | {"workers": 0} if "workers" in plain else plain
+def _known_by(settings: Settings) -> Any:
+    return json.loads(settings.known_by())
 
 
 def _hash(path: Path | None) -> str:

@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,14 +46,14 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(scenes: Path, proposer: Pat
     for stop in range(4):  # at the end of every shard, before the next
         store = tmp_path / f"boundary{stop}"
 
-        def dies(shards: object, total: int, stop: int = stop) -> object:
-            for number, shard in enumerate(shards):  # type: ignore[arg-type, var-annotated]
+        def dies(shards: Iterable[int], total: int, stop: int = stop) -> Iterator[int]:
+            for number, shard in enumerate(shards):
                 if number == stop:
                     raise KeyboardInterrupt
                 yield shard
 
         with pytest.raises(KeyboardInterrupt):
-            extract(target, proposer, store, SETTINGS, track=dies)  # type: ignore[arg-type]
+            extract(target, proposer, store, SETTINGS, track=dies)
         assert extract(target, proposer, store, SETTINGS)
         assert files(store) == files(whole)
 

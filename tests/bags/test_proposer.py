@@ -1,6 +1,7 @@
 import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -117,8 +118,8 @@ def test_classes_held_out_are_not_taught(scenes: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "step"])
-def test_the_learning_rate_rises_then_falls(schedule: str) -> None:
-    settings = ProposerSettings(schedule=schedule, warm_up=10)  # type: ignore[arg-type]
+def test_the_learning_rate_rises_then_falls(schedule: Literal["cosine", "step"]) -> None:
+    settings = ProposerSettings(schedule=schedule, warm_up=10)
     rates = [rate(step, 100, settings) for step in range(100)]
     assert rates[:10] == sorted(rates[:10])
     assert rates[10:] == sorted(rates[10:], reverse=True)

@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,11 +77,11 @@ def test_an_interrupted_shard_is_never_read(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "store"
     real, calls = np.save, []
 
-    def breaks(file: Path, array: object) -> None:
+    def breaks(file: Path, array: np.ndarray[Any, Any]) -> None:
         calls.append(file)
         if len(calls) == 9:
             raise OSError(28, "No space left on device")
-        real(file, array)  # type: ignore[arg-type]
+        real(file, array)
 
     monkeypatch.setattr(np, "save", breaks)
     with pytest.raises(OSError, match="No space left"):

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -98,9 +99,11 @@ def test_coco17_equals_the_rule_read_out_loud(
 @pytest.mark.parametrize(
     ("mixed", "source", "target"), [("source", [1, 3], [2]), ("target", [1], [2, 3]), ("both", [1, 3], [2, 3])]
 )
-def test_any_data_set_by_class_names(mixed: str, source: list[int], target: list[int]) -> None:
+def test_any_data_set_by_class_names(
+    mixed: Literal["source", "target", "both"], source: list[int], target: list[int]
+) -> None:
     data = annotated([[("person", False)], [("hot dog", False)], [("hot dog", False), ("bus", False)], []])
-    split = split_classes(data, ["hot dog"], mixed)  # type: ignore[arg-type]
+    split = split_classes(data, ["hot dog"], mixed)
     assert ids(split.source) == source
     assert ids(split.target) == target
     assert split.target[0].classes == ("hot dog",)

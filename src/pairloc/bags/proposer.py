@@ -307,13 +307,8 @@ def _checkpoint(
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for place, entry in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{place}.{name}": tensor for name, tensor in entry.items()}
-    facts = {"epoch": str(epoch), "settings": _known_by(settings), "data": taught_key}
+    facts = {"epoch": str(epoch), "settings": settings.known_by(), "data": taught_key}
     write_tensors(out / f"{STATE}.safetensors", tensors, facts)
-
-
-def _known_by(settings: ProposerSettings) -> str:
-    """Settings as a training is known by: how many processes read pictures changes nothing it learns."""
-    return settings.model_copy(update={"workers": 0}).model_dump_json()
 
 
 def _resume(
@@ -332,7 +327,7 @@ def _resume(
         return 0
     with safe_open(file, framework="pt", device=device) as stored:
         facts = stored.metadata()
-        if facts.get("settings") != _known_by(settings):
+        if facts.get("settings") != settings.known_by():
             raise InputError(f"{out}: holds a training with other settings; name another folder, or delete this one")
         if facts.get("data") != taught_key:
             raise InputError(f"{out}: holds a training on other data; name another folder, or delete this one")

@@ -110,7 +110,7 @@ class Batch:
 
     def __init__(self, entries: Sequence[Sample | str]) -> None:
         self.complaint = next((entry for entry in entries if isinstance(entry, str)), None)
-        samples = [] if self.complaint else [entry for entry in entries if not isinstance(entry, str)]
+        samples = [entry for entry in entries if not isinstance(entry, str)]
         self.pictures = Packed([picture for picture, _ in samples])
         self.counts = [len(target["labels"]) for _, target in samples]
         none = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)

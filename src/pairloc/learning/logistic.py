@@ -48,7 +48,7 @@ def fit_logistic(
         weights.grad = slope
         return total
 
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    optimizer.step(loss)
     found = weights.detach()
     if not torch.isfinite(found).all():
         raise InputError("the unary scores are not numbers: the features are not finite")

@@ -94,10 +94,10 @@ def fit_svm(positive: Tensor, negative: Tensor, cost: float = _COST) -> tuple[Te
         optimizer.zero_grad()
         margin = (1 - sign * (features @ parameters[:-1] + parameters[-1])).clamp(min=0)
         loss = 0.5e-2 * parameters[:-1].pow(2).sum() + cost * (share * margin.pow(2)).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return float(loss.detach())
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    optimizer.step(closure)
     fitted = parameters.detach().to(positive.dtype)
     return fitted[:-1], fitted[-1]
 

@@ -59,8 +59,8 @@ def write_page(
     tagged = [index for index, tags in enumerate(dataset.tags) if tags]
     with warnings.catch_warnings(), ThreadPoolExecutor(_THREADS) as pool:
         warnings.simplefilter("ignore")  # of damaged pictures; threads cannot each hide and show them again
-        places = [None] * embed + [beside] * (len(tagged) - embed)
-        drawn = pool.map(lambda index, folder: _picture(dataset, index, folder), tagged, places[: len(tagged)])
+        folders = [None if place < embed else beside for place in range(len(tagged))]
+        drawn = pool.map(lambda index, folder: _picture(dataset, index, folder), tagged, folders)
         pictures = dict(zip(track(tagged, len(tagged)), drawn, strict=True))
     named = [_with_tag(method, place, methods) for place, method in enumerate(methods)]
     data = {
