@@ -20,10 +20,9 @@ from pairloc.learning.bags import Bags
 from pairloc.learning.functions import TransferScores
 from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.refinement import refined
-from pairloc.learning.target import Target
+from pairloc.learning.target import Target, scored_boxes
 from pairloc.learning.transfer import label_proposals, learn_transfer
 from pairloc.localizing import learning_of
-from pairloc.pipeline import scored_boxes
 from pairloc.weights import PACKAGED, weights_folder
 
 _MOST = 5000  # source images the transfer scores learn from

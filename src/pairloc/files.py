@@ -105,6 +105,13 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
+def write_whole(path: Path, value: object, *, indent: int | None = None) -> None:
+    """Write JSON, whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.partial")
+    write_json(unfinished, value, indent=indent)
+    unfinished.replace(path)
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str] | None = None) -> None:
     """Write torch tensors as safetensors, whole or not at all."""
     from safetensors import SafetensorError

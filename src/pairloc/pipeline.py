@@ -23,12 +23,11 @@ from pairloc.bags.extract import extract
 from pairloc.bags.proposer import WEIGHTS, Proposer, for_transfer, train
 from pairloc.bags.store import BagStore
 from pairloc.config import RunSettings, Settings
-from pairloc.data.coco import to_coco
+from pairloc.data.coco import write_boxes
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
 from pairloc.data.reading import read, read_annotated, read_boxes
 from pairloc.data.scenes import write_scenes
-from pairloc.data.scored import ScoredBoxes
 from pairloc.detection.fine_tuning import decide, fine_tune, instances, read_opinion
 from pairloc.errors import InputError
 from pairloc.evaluation.recall import recall_of_store
@@ -43,11 +42,11 @@ from pairloc.learning.functions import TransferScores
 from pairloc.learning.localization import conditional_scores
 from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.refinement import refined
-from pairloc.learning.target import Selection, Target
+from pairloc.learning.target import Target, scored_boxes
 from pairloc.learning.transfer import Labels, label_proposals, learn_transfer
 from pairloc.progress import track
 from pairloc.sharing import ALONE, Share
-from pairloc.staging import CONFIG, DONE, Say, Stage, Staged, write_whole
+from pairloc.staging import CONFIG, DONE, Say, Stage, Staged
 from pairloc.weights import weights_folder
 
 
@@ -300,28 +299,6 @@ def _under(dataset: Dataset, annotated: Dataset, truth: GroundTruth) -> GroundTr
     names = {name: index for index, name in enumerate(dataset.classes)}
     label = np.array([names.get(name, -1) for name in annotated.classes], dtype=np.int64)
     return truth.relabelled(image, label)
-
-
-def selected_boxes(target: Target, selection: Selection) -> ScoredBoxes:
-    """A selection as boxes."""
-    return scored_boxes(target, tuple(target.boxes(selection, label) for label in range(len(target.classes))))
-
-
-def scored_boxes(target: Target, found: tuple[Tensor, ...], sure: tuple[Tensor, ...] | None = None) -> ScoredBoxes:
-    """The boxes (M, 4) of every class, with the confidence in each where it is known."""
-    image = np.concatenate([bags.numpy() for bags in target.positives])
-    label = np.concatenate([np.full(len(bags), c) for c, bags in enumerate(target.positives)])
-    boxes = np.concatenate([entry.cpu().numpy() for entry in found])
-    score = np.ones(len(image)) if sure is None else np.concatenate([entry.numpy() for entry in sure]).round(4)
-    return ScoredBoxes(image, label, boxes.astype(np.float64).reshape(-1, 4), score)
-
-
-def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
-    """Boxes as COCO JSON with scores, whole or not at all."""
-    content = to_coco(
-        dataset, boxes.image, boxes.label, boxes.boxes, score=boxes.score, description="boxes found by pairloc"
-    )
-    write_whole(path, content)
 
 
 def _draw_curves(folder: Path, curves: Sequence[Curve]) -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pairloc.errors import InputError
-from pairloc.files import read_json, sha256, write_json
+from pairloc.files import read_json, sha256, write_whole
 
 SEAL = "seal.json"
 _THREADS = 4  # that read files
@@ -17,9 +17,7 @@ def seal(folder: Path) -> None:
     names = _names(folder)
     with ThreadPoolExecutor(_THREADS) as pool:
         files = dict(zip(names, pool.map(lambda name: sha256(folder / name), names), strict=True))
-    unfinished = folder / f".{SEAL}.partial"
-    write_json(unfinished, {"files": files, "seal": _hash(files)}, indent=1)
-    unfinished.replace(folder / SEAL)
+    write_whole(folder / SEAL, {"files": files, "seal": _hash(files)}, indent=1)
 
 
 def broken(folder: Path) -> list[str]:

@@ -19,7 +19,7 @@ import torch
 
 from pairloc import __version__
 from pairloc.errors import InputError
-from pairloc.files import read_json, sha256, write_json
+from pairloc.files import read_json, sha256, write_json, write_whole
 from pairloc.sealing import seal
 from pairloc.sharing import ALONE, Share
 
@@ -135,13 +135,6 @@ def _key_in(file: Path) -> str | None:
     except (InputError, AttributeError):
         return None
     return key if isinstance(key, str) else None
-
-
-def write_whole(path: Path, content: object) -> None:
-    """JSON, whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.partial")
-    write_json(unfinished, content)
-    unfinished.replace(path)
 
 
 @contextmanager

@@ -21,9 +21,8 @@ from pairloc.evaluation.corloc import corloc, localized
 from pairloc.learning.bags import Bags
 from pairloc.learning.methods import run_method, settings_of
 from pairloc.learning.refinement import refined
-from pairloc.learning.target import Target
+from pairloc.learning.target import Target, scored_boxes
 from pairloc.learning.transfer import label_proposals, learn_transfer
-from pairloc.pipeline import scored_boxes
 
 _PURE = 150  # images with boxes of the playing classes alone, below which others are taken too
 

@@ -12,7 +12,6 @@ from pairloc.data.groundtruth import GroundTruth
 from pairloc.learning.bags import Bags
 from pairloc.learning.target import Target
 from pairloc.learning.transfer import Labels, learn_transfer
-from pairloc.pipeline import selected_boxes
 from pairloc.report.study import STARTS, study_init, write_study
 
 
@@ -25,7 +24,7 @@ def test_every_start_is_there_and_icm_never_raises_the_energy(tmp_path: Path) ->
     truth = GroundTruth(np.arange(16), np.arange(16) % 2, boxes, np.zeros(16, dtype=np.bool_))
     dataset = target.transfer.store.dataset
     settings = LearningSettings(iterations=20)
-    points = study_init(target, transfer, settings, (dataset, truth), selected_boxes, epochs=2)
+    points = study_init(target, transfer, settings, (dataset, truth), epochs=2)
     assert [point.start for point in points] == [start for start in STARTS for _ in range(3)]
     for start in STARTS:
         energies = [point.energy for point in points if point.start == start]
@@ -48,7 +47,7 @@ def test_some_bags_are_measured_on_their_own_pictures(tmp_path: Path) -> None:
     labels[torch.arange(16), torch.from_numpy(shown)] = torch.arange(16) % 2
     transfer, _ = learn_transfer(whole.transfer, Labels.of(labels), TransferSettings(steps=20, pairs=8))
     dataset = whole.transfer.store.dataset.subset(some)
-    points = study_init(target, transfer, LearningSettings(iterations=20), (dataset, truth), selected_boxes, epochs=1)
+    points = study_init(target, transfer, LearningSettings(iterations=20), (dataset, truth), epochs=1)
     best = transfer.unary.of_class(bags.features(torch.arange(6))).masked_fill(~bags.valid, -torch.inf).argmax(dim=1)
     chosen = bags.boxes[torch.arange(6), best].double().numpy()
     right = np.array([iou(chosen[i : i + 1], truth_boxes[i : i + 1])[0, 0] > 0.5 for i in range(6)])

@@ -195,9 +195,9 @@ def detect_run(
 ) -> None:
     """Every object a detector finds in a folder of pictures."""
     from pairloc.bags.proposer import Proposer
+    from pairloc.data.coco import write_boxes
     from pairloc.detection.detector import detect_below
     from pairloc.errors import InputError
-    from pairloc.pipeline import write_boxes
     from pairloc.progress import track
 
     if out.is_dir():

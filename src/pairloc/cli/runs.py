@@ -136,12 +136,12 @@ def study_init(
     device: Device = "auto",
 ) -> None:
     """Where ICM ends by where it starts: random, objectness, whole image, mini-problems of 2, 4, 8 and 64 bags."""
-    from pairloc.pipeline import Run, open_run, selected_boxes
+    from pairloc.pipeline import Run, open_run
     from pairloc.report.study import study_init, write_study
 
     whole: Run = open_run(folder, device_of(device))
     target, truth = whole.some_target(pictures)
-    points = study_init(target, whole.transfer_scores, whole.settings.learning, truth, selected_boxes, say=print)
+    points = study_init(target, whole.transfer_scores, whole.settings.learning, truth, say=print)
     write_study(points, out)
     print(f"wrote {out}")
 

@@ -10,8 +10,9 @@ import numpy as np
 from pairloc.boxes import Bools, Floats, Ints, to_xywh
 from pairloc.data.building import Builder, number, whole
 from pairloc.data.dataset import Dataset
+from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError, shown
-from pairloc.files import read_json
+from pairloc.files import read_json, write_whole
 
 
 def matches(path: Path) -> bool:
@@ -196,3 +197,11 @@ def to_coco(
         ],
         "annotations": annotations,
     }
+
+
+def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
+    """Found boxes as COCO JSON with scores, whole or not at all."""
+    content = to_coco(
+        dataset, boxes.image, boxes.label, boxes.boxes, score=boxes.score, description="boxes found by pairloc"
+    )
+    write_whole(path, content)

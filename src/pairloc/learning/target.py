@@ -11,6 +11,7 @@ from pairloc.bags.store import BagStore
 from pairloc.config import LearningSettings
 from pairloc.data.dataset import Dataset
 from pairloc.data.folds import folds
+from pairloc.data.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.learning.bags import Bags
 from pairloc.learning.functions import TransferScores
@@ -83,3 +84,17 @@ def fold_of_bags(target: Target, k: int, seed: int) -> Tensor:
     """A fold 0 ... k - 1 for every bag: (N,)."""
     positives = [bags.numpy() for bags in target.positives]
     return torch.from_numpy(folds(target.transfer.count, positives, k, np.random.default_rng(seed)))
+
+
+def selected_boxes(target: Target, selection: Selection) -> ScoredBoxes:
+    """A selection as boxes."""
+    return scored_boxes(target, tuple(target.boxes(selection, label) for label in range(len(target.classes))))
+
+
+def scored_boxes(target: Target, found: tuple[Tensor, ...], sure: tuple[Tensor, ...] | None = None) -> ScoredBoxes:
+    """The boxes (M, 4) of every class, with the confidence in each where it is known."""
+    image = np.concatenate([bags.numpy() for bags in target.positives])
+    label = np.concatenate([np.full(len(bags), c) for c, bags in enumerate(target.positives)])
+    boxes = np.concatenate([entry.cpu().numpy() for entry in found])
+    score = np.ones(len(image)) if sure is None else np.concatenate([entry.numpy() for entry in sure]).round(4)
+    return ScoredBoxes(image, label, boxes.astype(np.float64).reshape(-1, 4), score)

@@ -13,16 +13,14 @@ from torch import Tensor
 from pairloc.config import LearningSettings
 from pairloc.data.dataset import Dataset
 from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.scored import ScoredBoxes
 from pairloc.evaluation.corloc import corloc, localized
 from pairloc.evaluation.table import align
 from pairloc.inference.relocalize import PairScores, relocalize
 from pairloc.learning.functions import TransferScores
 from pairloc.learning.localization import mixed_scores
-from pairloc.learning.target import Selection, Target
+from pairloc.learning.target import Target, selected_boxes
 
 STARTS = ("random", "objectness", "whole image", "K=2", "K=4", "K=8", "K=64")
-Boxes = Callable[[Target, Selection], ScoredBoxes]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,6 @@ def study_init(
     transfer: TransferScores,
     settings: LearningSettings,
     truth: tuple[Dataset, GroundTruth],
-    boxes: Boxes,
     *,
     epochs: int = 4,
     say: Callable[[str], None] = lambda line: None,
@@ -65,7 +62,7 @@ def study_init(
                     selection[label], own = _turn(problem, start, state, target, label, settings)
                     energy += own
             seconds += time.perf_counter() - before
-            found = align(dataset, boxes(target, tuple(selection)), truth[0])
+            found = align(dataset, selected_boxes(target, tuple(selection)), truth[0])
             result = localized(truth[0], found, truth[1])
             at = [corloc(result, threshold, draws=1).mean for threshold in (0.5, 0.7)]
             points.append(Point(start, epoch, seconds, energy, *at))
