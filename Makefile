@@ -35,9 +35,9 @@ format: .venv/.dev
 	touch $@ .venv/.run
 
 # The programs whose own readers must accept our exports bring versions of their own, so they live apart.
-.venv-receivers/.done: tests/export/receivers.txt
+.venv-receivers/.done: tests/formats/receivers.txt
 	$(PYTHON) -m venv .venv-receivers
-	.venv-receivers/bin/python -m pip install --quiet --requirement tests/export/receivers.txt
+	.venv-receivers/bin/python -m pip install --quiet --requirement tests/formats/receivers.txt
 	touch $@
 
 clean:

@@ -20,10 +20,10 @@ import torch
 
 from pairloc.bags.extract import extract
 from pairloc.bags.features import feature_extractor
-from pairloc.bags.pictures import load_picture
-from pairloc.config import ExtractSettings
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.reading import read_annotated
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.detector.reading import load_picture
+from pairloc.formats.reading import read_annotated
+from pairloc.settings import ExtractSettings
 
 Row = dict[str, object]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pairloc.data.splits import COCO17
+from pairloc.curation.splits import COCO17
 
 TRAIN_IMAGES, TRAIN_BOXES, VAL_IMAGES, VAL_BOXES = 118_287, 860_001, 5_000, 36_781
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from test_endurance import results
-from test_pipeline import TINY
+from helpers import TINY_RUN as TINY
+from helpers import results
 
 
 def main() -> None:

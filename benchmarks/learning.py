@@ -11,11 +11,11 @@ import time
 
 import torch
 
-from pairloc.config import LearningSettings
-from pairloc.learning.bags import Bags
-from pairloc.learning.methods import settings_of
-from pairloc.learning.retrain import retrain
-from pairloc.learning.target import Target
+from pairloc.bags.tensors import Bags
+from pairloc.localization.methods import settings_of
+from pairloc.localization.retrain import retrain
+from pairloc.localization.target import Target
+from pairloc.settings import LearningSettings
 
 CLASSES = 100
 

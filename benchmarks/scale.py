@@ -16,15 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from pairloc.config import LearningSettings, TransferSettings
+from pairloc.bags.reduction import Reduction
+from pairloc.bags.tensors import Bags
 from pairloc.inference.relocalize import relocalize
-from pairloc.learning.bags import Bags
-from pairloc.learning.functions import TransferScores
-from pairloc.learning.reduction import Reduction
-from pairloc.learning.retrain import retrain
-from pairloc.learning.target import Target, fold_of_bags
+from pairloc.localization.functions import TransferScores
+from pairloc.localization.retrain import retrain
+from pairloc.localization.target import Target, fold_of_bags
 from pairloc.scores.pairs import PairScorer
 from pairloc.scores.relation import RelationScores
+from pairloc.settings import LearningSettings, TransferSettings
 
 CLASSES, BAGS, K, FOLDS = 100, 650, 8, 10
 LOOKS = 16  # dimensions that tell classes apart, and as many that tell objects from noise

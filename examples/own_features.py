@@ -10,11 +10,11 @@ import timm
 import torch
 from torch import Tensor
 
-from pairloc.bags.backbones import IMAGENET
 from pairloc.bags.extract import extract
 from pairloc.bags.features import Crops
-from pairloc.config import ExtractSettings
-from pairloc.data import read
+from pairloc.detector.backbones import IMAGENET
+from pairloc.formats import read
+from pairloc.settings import ExtractSettings
 
 
 class TimmCrops:

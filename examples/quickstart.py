@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 from pairloc import Localizer
-from pairloc.config import ExtractSettings, LearningSettings, ProposerSettings, SceneSettings, TransferSettings
-from pairloc.data.reading import read
-from pairloc.data.scenes import write_scenes
+from pairloc.curation.scenes import write_scenes
+from pairloc.formats.reading import read
+from pairloc.settings import ExtractSettings, LearningSettings, ProposerSettings, SceneSettings, TransferSettings
 
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)

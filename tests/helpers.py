@@ -7,11 +7,11 @@ import numpy as np
 from PIL import Image as Pil
 
 from pairloc.bags.store import Bag, BagStore, StoreWriter
-from pairloc.config import ProposerSettings
-from pairloc.data.dataset import Dataset, Image
-from pairloc.data.scored import ScoredBoxes
-from pairloc.learning.bags import Bags
-from pairloc.learning.target import Target
+from pairloc.bags.tensors import Bags
+from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.scored import ScoredBoxes
+from pairloc.localization.target import Target
+from pairloc.settings import ProposerSettings
 
 Json = dict[str, object]
 TINY = ProposerSettings(
@@ -27,6 +27,46 @@ TINY = ProposerSettings(
     held_out=0.2,
     anchor=16,
 )
+
+
+TINY_RUN = """
+methods = ["warm-up-unary", "full", "fine-tuned"]
+transfer_images = 30
+[data.scenes]
+size = 64
+source_images = 40
+target_images = 12
+[proposer]
+image_size = 64
+pyramid = 16
+levels = 2
+roi = 3
+head = 32
+sampled_rois = 16
+epochs = 2
+batch = 8
+warm_up = 2
+anchor = 16
+[extract]
+proposals = 10
+shard = 16
+class_features = "none"
+[transfer]
+steps = 10
+pairs = 4
+[learning]
+features = "transfer"
+steps = 5
+pairs = 4
+rounds = 2
+folds = 2
+k = 2
+iterations = 10
+[fine_tune]
+steps = 2
+batch = 8
+warm_up = 1
+"""
 
 
 def picture(path: Path, size: tuple[int, int] = (40, 30), *, orientation: int | None = None) -> Path:
@@ -149,3 +189,19 @@ def planted_target(path: Path, **options: float) -> tuple[Target, np.ndarray]:
     store, shown = planted_store(path, **options)  # type: ignore[arg-type]
     bags = Bags(store, "transfer")
     return Target.of(bags, Bags(store, "class")), shown
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """Every file whose content is decided by settings and seed; others hold times."""
+    names = ("boxes.json", "transfer.safetensors", "proposer.safetensors", "state.safetensors", "calibration.json")
+    found = {f.relative_to(folder).as_posix(): f for name in names for f in folder.rglob(name)}
+    found |= {f.relative_to(folder).as_posix(): f for f in folder.rglob("*.npy")}
+    return {name: _without_times(file) for name, file in found.items()}
+
+
+def _without_times(file: Path) -> bytes:
+    if file.name != "state.safetensors":
+        return file.read_bytes()
+    from safetensors.numpy import load_file
+
+    return b"".join(tensor.tobytes() for _, tensor in sorted(load_file(file).items()))

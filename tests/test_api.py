@@ -4,10 +4,10 @@ import pytest
 
 import pairloc
 from helpers import TINY
-from pairloc.config import ExtractSettings, LearningSettings, SceneSettings, TransferSettings
-from pairloc.data.reading import read
-from pairloc.data.scenes import write_scenes
+from pairloc.curation.scenes import write_scenes
 from pairloc.errors import InputError
+from pairloc.formats.reading import read
+from pairloc.settings import ExtractSettings, LearningSettings, SceneSettings, TransferSettings
 
 LEARNING = LearningSettings(features="transfer", steps=5, pairs=4, rounds=1, folds=2, k=2, iterations=10)
 

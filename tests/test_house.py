@@ -10,16 +10,17 @@ SOURCE = Path(__file__).parents[1] / "src" / "pairloc"
 
 # A module imports only what stands above it.
 ORDER = [
-    "__init__", "errors", "files", "progress", "sealing", "sharing", "weights", "boxes", "config", "configs", "data",
-    "bags", "scores", "inference", "learning", "detection", "evaluation", "export", "report", "staging", "pipeline",
-    "reporting", "tuning", "localizing", "api", "cli", "__main__",
+    "__init__", "errors", "io", "progress", "platform", "boxes", "settings", "presets", "images", "datasets", "formats",
+    "export", "curation", "executors", "sharing", "detector", "bags", "scores", "inference", "refinement",
+    "localization", "evaluation", "weights", "report", "runs", "api", "review", "experiments", "cli", "__main__",
 ]  # fmt: skip
-TRUTH = {"pairloc.data.groundtruth"}
+TRUTH = {"pairloc.datasets.groundtruth"}
 TRUTH_NAMES = {"GroundTruth", "read_annotated"}
-TARGET_SIDE = ["scores", "inference", "learning/retrain.py", "learning/alternate.py"]
+TARGET_SIDE = ["scores", "inference", "localization/retrain.py", "localization/alternate.py"]
 MAY_SEE_TRUTH = [
-    "data", "bags/proposer.py", "bags/samples.py", "learning/transfer.py", "detection", "evaluation", "report",
-    "pipeline.py", "tuning.py", "api.py", "cli",
+    "datasets", "formats", "curation", "detector", "localization/transfer.py", "localization/evidence.py",
+    "localization/engine.py", "localization/confidence.py", "evaluation", "report", "runs", "experiments", "api.py",
+    "cli",
 ]  # fmt: skip
 BARE = ["scores", "inference"]
 
@@ -81,8 +82,8 @@ def test_scores_and_inference_need_torch_and_numpy_alone() -> None:
 
 def test_the_direction_test_can_fail(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
-    file.write_text("def f():\n    from pairloc.cli import main\n    import pairloc.data.groundtruth\n")
-    assert imports(file) == {("pairloc.cli", "main"), ("pairloc.data.groundtruth", "")}
+    file.write_text("def f():\n    from pairloc.cli import main\n    import pairloc.datasets.groundtruth\n")
+    assert imports(file) == {("pairloc.cli", "main"), ("pairloc.datasets.groundtruth", "")}
 
 
 def test_no_pickle_eval_or_shell() -> None:

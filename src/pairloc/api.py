@@ -7,22 +7,22 @@ from pathlib import Path
 import torch
 
 from pairloc.bags.extract import extract
-from pairloc.bags.proposer import Proposer, for_transfer, train
 from pairloc.bags.store import BagStore
-from pairloc.config import ExtractSettings, LearningSettings, ProposerSettings, TransferSettings
-from pairloc.data.dataset import Dataset, Image
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.reading import read_annotated
-from pairloc.data.scored import ScoredBoxes
+from pairloc.bags.tensors import Bags
+from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.scored import ScoredBoxes
+from pairloc.detector.proposer import Proposer, for_transfer, train
 from pairloc.errors import InputError
-from pairloc.learning.alternate import State
-from pairloc.learning.bags import Bags
-from pairloc.learning.functions import TransferScores
-from pairloc.learning.methods import run_method, settings_of
-from pairloc.learning.refinement import refined
-from pairloc.learning.target import Target, scored_boxes
-from pairloc.learning.transfer import label_proposals, learn_transfer
-from pairloc.localizing import learning_of
+from pairloc.formats.reading import read_annotated
+from pairloc.localization.alternate import State
+from pairloc.localization.functions import TransferScores
+from pairloc.localization.methods import run_method, settings_of
+from pairloc.localization.refining import refined
+from pairloc.localization.target import Target, scored_boxes
+from pairloc.localization.transfer import label_proposals, learn_transfer
+from pairloc.runs.localize import learning_of
+from pairloc.settings import ExtractSettings, LearningSettings, ProposerSettings, TransferSettings
 from pairloc.weights import PACKAGED, weights_folder
 
 _MOST = 5000  # source images the transfer scores learn from

@@ -10,9 +10,9 @@ import pytest
 
 from pairloc.bags.extract import extract
 from pairloc.bags.store import BagStore
-from pairloc.config import ExtractSettings
-from pairloc.data import read
 from pairloc.errors import InputError
+from pairloc.formats import read
+from pairloc.settings import ExtractSettings
 
 SETTINGS = ExtractSettings(proposals=8, shard=3, batch=2, class_features="none")
 
@@ -62,8 +62,8 @@ def test_a_kill_in_the_middle_of_a_shard(scenes: Path, proposer: Path, whole: Pa
     store = tmp_path / "middle"
     code = (
         "import os, signal, sys; from pathlib import Path; import numpy as np\n"
-        "from pairloc.bags.extract import extract; from pairloc.config import ExtractSettings\n"
-        "from pairloc.data import read\n"
+        "from pairloc.bags.extract import extract; from pairloc.settings import ExtractSettings\n"
+        "from pairloc.formats import read\n"
         "real, count = np.save, [0]\n"
         "def save(file, array):\n"
         "    real(file, array); count[0] += 1\n"

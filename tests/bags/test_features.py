@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from pairloc.bags.backbones import Maps, lite_weights
 from pairloc.bags.features import feature_extractor
+from pairloc.detector.backbones import Maps, lite_weights
 from pairloc.errors import InputError
 
 

@@ -6,8 +6,8 @@ import pytest
 from helpers import coco, write_json
 from pairloc.bags.importing import import_bags
 from pairloc.bags.store import BagStore
-from pairloc.data import read
 from pairloc.errors import InputError
+from pairloc.formats import read
 
 
 def result(**changes: object) -> dict[str, object]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairloc.bags.store import Bag, BagStore, StoreWriter
-from pairloc.data.dataset import Dataset, Image
+from pairloc.datasets.dataset import Dataset, Image
 from pairloc.errors import InputError
 
 

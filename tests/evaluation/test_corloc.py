@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairloc.boxes import iou
-from pairloc.data.dataset import Dataset, Image
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.evaluation.corloc import Localized, corloc, localized, reliability
 from pairloc.evaluation.table import align

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from pairloc.data.dataset import Dataset, Image
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.evaluation.corloc import corloc, localized
 from pairloc.evaluation.errors import CAUSES, breakdown, causes
 

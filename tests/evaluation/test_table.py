@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from helpers import coco, write_json
-from pairloc.data.reading import read_annotated
 from pairloc.errors import InputError
 from pairloc.evaluation.compare import difference
 from pairloc.evaluation.corloc import Localized
 from pairloc.evaluation.table import evaluation_of, evaluation_text, read_found
+from pairloc.formats.reading import read_annotated
 
 RIGHT = [
     {"image_id": 1, "category_id": 5, "bbox": [1, 2, 10, 10], "score": 0.9},

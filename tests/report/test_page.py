@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from helpers import picture
-from pairloc.data.dataset import Dataset, Image
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.report.figures import write_figures
 from pairloc.report.page import MethodResult, write_page
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from pairloc.bags.features import FeatureExtractor, feature_extractor
-from pairloc.bags.pictures import Read, batches
-from pairloc.bags.propose import Seen, best_boxes, describe
-from pairloc.bags.proposer import WEIGHTS, Proposer
 from pairloc.bags.store import Bag, StoreWriter
-from pairloc.config import ExtractSettings
-from pairloc.data.dataset import Dataset
+from pairloc.datasets.dataset import Dataset
+from pairloc.detector.propose import Seen, best_boxes, describe
+from pairloc.detector.proposer import WEIGHTS, Proposer
+from pairloc.detector.reading import Read, batches
 from pairloc.errors import InputError
-from pairloc.files import sha256
+from pairloc.io import sha256
+from pairloc.settings import ExtractSettings
 
 Track = Callable[[Iterable[int], int], Iterable[int]]
 

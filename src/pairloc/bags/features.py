@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from pairloc.bags.backbones import IMAGENET, LITE, Maps, lite_weights
+from pairloc.detector.backbones import IMAGENET, LITE, Maps, lite_weights
 from pairloc.errors import InputError
 
 _CROPS = 1024  # at a time

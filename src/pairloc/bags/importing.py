@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pairloc.bags.store import Bag, StoreWriter
-from pairloc.data.dataset import Dataset
-from pairloc.data.results import read_results
+from pairloc.datasets.dataset import Dataset
 from pairloc.errors import InputError
-from pairloc.files import reason, sha256
+from pairloc.formats.coco_results import read_results
+from pairloc.io import reason, sha256
 
 
 def import_bags(

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pairloc.data.dataset import Dataset, Image
+from pairloc.datasets.dataset import Dataset, Image
 from pairloc.errors import InputError
-from pairloc.files import MANIFEST, read_json, reason, sha256, write_json
+from pairloc.io import MANIFEST, read_json, reason, sha256, write_json
 
 PLAN = "plan.json"
 ARRAYS = {"boxes": np.float32, "objectness": np.float32, "transfer": np.float16, "class": np.float16}

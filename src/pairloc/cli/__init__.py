@@ -45,7 +45,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        from pairloc.files import reason
+        from pairloc.io import reason
 
         _fail(f"{error.filename or 'input or output'}: {reason(error)}")
     except KeyboardInterrupt:

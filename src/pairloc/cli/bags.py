@@ -56,9 +56,9 @@ def propose_train(
     seed: Seed = 0,
 ) -> None:
     """Train the proposer, a Faster R-CNN, on the boxes of a source."""
-    from pairloc.bags.proposer import train
-    from pairloc.config import ProposerSettings
-    from pairloc.data.reading import read_annotated
+    from pairloc.detector.proposer import train
+    from pairloc.formats.reading import read_annotated
+    from pairloc.settings import ProposerSettings
 
     chosen = device_of(device)
     values: dict[str, object] = {
@@ -99,9 +99,9 @@ def bags_extract(
 ) -> None:
     """Turn pictures into bags. Under torchrun the processes share the work."""
     from pairloc.bags.extract import extract
-    from pairloc.config import ExtractSettings
-    from pairloc.data.reading import read
+    from pairloc.formats.reading import read
     from pairloc.progress import track
+    from pairloc.settings import ExtractSettings
 
     chosen = device_of(device)
     values: dict[str, object] = {
@@ -151,7 +151,7 @@ def bags_import(
 ) -> None:
     """Make a store of any detector's boxes."""
     from pairloc.bags.importing import import_bags
-    from pairloc.data.reading import read
+    from pairloc.formats.reading import read
 
     kept = import_bags(read(data, format, images), proposals, out, features=features, count=count)
     print(f"wrote {out}: {kept} proposals")
@@ -165,8 +165,8 @@ def bags_recall(
 ) -> None:
     """Say how many true boxes the proposals cover, by class and by number of proposals."""
     from pairloc.bags.store import BagStore
-    from pairloc.data.reading import read_annotated
     from pairloc.evaluation.recall import recall_of_store
+    from pairloc.formats.reading import read_annotated
 
     found = recall_of_store(BagStore(store), *read_annotated(truth))
     if as_json:

@@ -12,8 +12,8 @@ from pairloc.cli.options import Format, Images, Out, Seed, settings_of
 from pairloc.errors import InputError
 
 if TYPE_CHECKING:
-    from pairloc.data.doctor import Report
-    from pairloc.data.splits import Split
+    from pairloc.curation.doctor import Report
+    from pairloc.curation.splits import Split
 
 split_app = typer.Typer(help="Cut an annotated data set into source and target.", no_args_is_help=True)
 FirstFile = Annotated[Path, typer.Option("--annotations", help="An annotated data set (for coco17: train2017).")]
@@ -39,7 +39,7 @@ def doctor(
 
     Exit status 0: the data can be used; 1: it cannot; 2: there is no readable data set.
     """
-    from pairloc.data.doctor import examine
+    from pairloc.curation.doctor import examine
     from pairloc.progress import track
 
     report = examine(
@@ -54,7 +54,7 @@ def doctor(
 
 
 def _print_report(report: "Report", most: int) -> None:
-    from pairloc.data.findings import KINDS
+    from pairloc.datasets.findings import KINDS
 
     for summary in report.summaries:
         print(f"{summary.file} ({summary.format})")
@@ -92,10 +92,10 @@ def scenes(
 
 
 def _write_scenes(out: Path, **values: int) -> None:
-    from pairloc.config import SceneSettings
-    from pairloc.data.scenes import write_scenes
-    from pairloc.files import output_folder
+    from pairloc.curation.scenes import write_scenes
+    from pairloc.io import output_folder
     from pairloc.progress import track
+    from pairloc.settings import SceneSettings
 
     settings = settings_of(SceneSettings, dict(values))
     with output_folder(out, "pairloc scenes", settings.model_dump()) as folder:
@@ -112,9 +112,9 @@ def split_coco17(
     ] = None,
 ) -> None:
     """Cut COCO 2017 by the paper's protocol: 63 source classes, 17 target classes."""
-    from pairloc.data import splits
-    from pairloc.data.reading import read_annotated
-    from pairloc.files import output_folder
+    from pairloc.curation import splits
+    from pairloc.formats.reading import read_annotated
+    from pairloc.io import output_folder
 
     files = [annotations, *([val] if val else [])]
     with output_folder(out, "pairloc split coco17", {"annotations": [str(file) for file in files]}) as folder:
@@ -139,9 +139,9 @@ def split_classes(
     images: Images = None,
 ) -> None:
     """Cut any annotated data set by target classes."""
-    from pairloc.data import splits
-    from pairloc.data.reading import read_annotated
-    from pairloc.files import output_folder
+    from pairloc.curation import splits
+    from pairloc.formats.reading import read_annotated
+    from pairloc.io import output_folder
 
     names = [name.strip() for entry in target for name in entry.split(",") if name.strip()]
     if not names:
@@ -167,9 +167,9 @@ def split_ilsvrc100(
     """Cut ILSVRC 2013 DET by the paper's protocol: first 100 classes source, last 100 target."""
     import numpy as np
 
-    from pairloc.data import splits
-    from pairloc.data.ilsvrc import read_ilsvrc, read_names
-    from pairloc.files import output_folder
+    from pairloc.curation import splits
+    from pairloc.formats.ilsvrc import read_ilsvrc, read_names
+    from pairloc.io import output_folder
 
     settings = {"root": str(root), "val1": str(val1), "boxes_per_class": boxes_per_class, "seed": seed}
     with output_folder(out, "pairloc split ilsvrc100", settings) as folder:
@@ -201,9 +201,9 @@ def export(
     format: Format = "auto",
 ) -> None:
     """Write boxes in the form the next program reads."""
-    from pairloc.data.reading import read_boxes
     from pairloc.export import write, writer
-    from pairloc.files import output_folder
+    from pairloc.formats.reading import read_boxes
+    from pairloc.io import output_folder
 
     writer(to)  # before any work is done
     with output_folder(out, "pairloc export", {"boxes": str(boxes), "to": to, "images": str(images)}) as folder:

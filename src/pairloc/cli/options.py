@@ -9,7 +9,7 @@ import typer
 from pairloc.errors import InputError
 
 if TYPE_CHECKING:
-    from pairloc.config import Settings
+    from pairloc.settings import Settings
 
 S = TypeVar("S", bound="Settings")
 _MOST_WORKERS = 8  # more are no faster

@@ -10,9 +10,9 @@ from pairloc.cli.options import Device, Format, Images, Seed, Workers, device_of
 from pairloc.weights import PACKAGED, weights_folder
 
 if TYPE_CHECKING:
-    from pairloc.data.dataset import Dataset
-    from pairloc.data.groundtruth import GroundTruth
-    from pairloc.data.scored import ScoredBoxes
+    from pairloc.datasets.dataset import Dataset
+    from pairloc.datasets.groundtruth import GroundTruth
+    from pairloc.datasets.scored import ScoredBoxes
 
 
 def evaluate(
@@ -27,9 +27,9 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """CorLoc of any boxes, with intervals, per class, and where it is lost."""
-    from pairloc.data.reading import read_annotated
     from pairloc.evaluation.table import evaluation_of
     from pairloc.evaluation.table import evaluation_text as text
+    from pairloc.formats.reading import read_annotated
 
     found: dict[str, Any] = evaluation_of(
         boxes, *read_annotated(truth, format), tuple(iou or (0.5, 0.7)), strict=not at_least, against=against
@@ -48,8 +48,8 @@ def report(
     ] = None,
 ) -> None:
     """A page to look at: the table, the curves, and every picture with the boxes of all methods."""
-    from pairloc.pipeline import open_run
-    from pairloc.reporting import write_report
+    from pairloc.runs.reporting import write_report
+    from pairloc.runs.run import open_run
 
     shown = write_report([open_run(folder) for folder in runs], out, embed=embed, figures=figures)
     print(f"wrote {out}: {shown} pictures")
@@ -97,12 +97,12 @@ def detect_train(
     seed: Seed = 0,
 ) -> None:
     """Train a Faster R-CNN on boxes that were found, or on true ones."""
-    from pairloc.bags.proposer import Proposer
-    from pairloc.config import ProposerSettings
-    from pairloc.configs import demo_settings
-    from pairloc.data.reading import read_annotated, read_boxes
-    from pairloc.detection.detector import held_out, train_detector
+    from pairloc.detector.detect import held_out, train_detector
+    from pairloc.detector.proposer import Proposer
     from pairloc.errors import InputError
+    from pairloc.formats.reading import read_annotated, read_boxes
+    from pairloc.presets import demo_settings
+    from pairloc.settings import ProposerSettings
 
     if (boxes is None) == (truth is None):
         raise InputError("name either --boxes or --truth")
@@ -150,12 +150,12 @@ def detect_evaluate(
 
     import numpy as np
 
-    from pairloc.bags.proposer import Proposer
     from pairloc.boxes import to_xywh
-    from pairloc.data.reading import read_annotated
-    from pairloc.detection.average_precision import average_precision
-    from pairloc.detection.detector import detect, held_out, relabelled
-    from pairloc.files import write_json
+    from pairloc.detector.detect import detect, held_out, relabelled
+    from pairloc.detector.proposer import Proposer
+    from pairloc.evaluation.average_precision import average_precision
+    from pairloc.formats.reading import read_annotated
+    from pairloc.io import write_json
 
     dataset, true = read_annotated(truth, images=images)
     if hold_out:
@@ -194,10 +194,10 @@ def detect_run(
     device: Device = "auto",
 ) -> None:
     """Every object a detector finds in a folder of pictures."""
-    from pairloc.bags.proposer import Proposer
-    from pairloc.data.coco import write_boxes
-    from pairloc.detection.detector import detect_below
+    from pairloc.detector.detect import detect_below
+    from pairloc.detector.proposer import Proposer
     from pairloc.errors import InputError
+    from pairloc.formats.coco import write_boxes
     from pairloc.progress import track
 
     if out.is_dir():

@@ -10,7 +10,7 @@ from pairloc.cli.options import Device, Format, Seed, Workers, device_of, worker
 from pairloc.weights import PACKAGED
 
 if TYPE_CHECKING:
-    from pairloc.pipeline import Run
+    from pairloc.runs.run import Run
 
 
 def run(
@@ -26,8 +26,8 @@ def run(
     device: Device = "auto",
 ) -> None:
     """Run the whole method, from the proposer to the evaluation; goes on where it stopped."""
-    from pairloc.configs import read_config
-    from pairloc.pipeline import Run
+    from pairloc.presets import read_config
+    from pairloc.runs.run import Run
     from pairloc.sharing import Share
 
     settings = read_config(config, changes or ())
@@ -43,8 +43,8 @@ def demo(
     device: Device = "auto",
 ) -> None:
     """Run the whole method on generated scenes, from nothing to the table."""
-    from pairloc.configs import demo_settings
-    from pairloc.pipeline import Run
+    from pairloc.presets import demo_settings
+    from pairloc.runs.run import Run
 
     start = time.perf_counter()
     _show(Run(out, demo_settings(seed, fast=fast), device_of(device)), dry_run=False)
@@ -71,7 +71,7 @@ def localize(
     seed: Seed = 0,
 ) -> None:
     """Tags in, boxes out: find what is tagged with the weights in the package, nothing to train first."""
-    from pairloc.localizing import localize as find
+    from pairloc.runs.localize import localize as find
 
     start, chosen = time.perf_counter(), device_of(device)
     found = find(
@@ -100,8 +100,8 @@ def _show(whole: "Run", *, dry_run: bool) -> None:
     evaluation = whole.run()
     print()
     print(as_text(evaluation))
-    from pairloc.reporting import write_report
-    from pairloc.sealing import seal
+    from pairloc.runs.reporting import write_report
+    from pairloc.runs.sealing import seal
 
     write_report([whole], whole.folder / "report.html")
     seal(whole.folder)
@@ -113,7 +113,7 @@ def verify(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
 ) -> None:
     """Find files of a run that are not what was written, down to a byte; exit status 1 if there are any."""
-    from pairloc.sealing import broken
+    from pairloc.runs.sealing import broken
 
     lines = broken(folder)
     for line in lines:
@@ -136,8 +136,8 @@ def study_init(
     device: Device = "auto",
 ) -> None:
     """Where ICM ends by where it starts: random, objectness, whole image, mini-problems of 2, 4, 8 and 64 bags."""
-    from pairloc.pipeline import Run, open_run
-    from pairloc.report.study import study_init, write_study
+    from pairloc.experiments.initialisation import study_init, write_study
+    from pairloc.runs.run import Run, open_run
 
     whole: Run = open_run(folder, device_of(device))
     target, truth = whole.some_target(pictures)
@@ -157,10 +157,10 @@ def tune(
     from dataclasses import asdict
 
     from pairloc.bags.store import BagStore
-    from pairloc.files import write_json
-    from pairloc.pipeline import open_run
-    from pairloc.tuning import Game, draw_classes
-    from pairloc.tuning import tune as search
+    from pairloc.experiments.tuning import Game, draw_classes
+    from pairloc.experiments.tuning import tune as search
+    from pairloc.io import write_json
+    from pairloc.runs.run import open_run
 
     chosen = device_of(device)
     out.parent.mkdir(parents=True, exist_ok=True)

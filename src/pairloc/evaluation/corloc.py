@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pairloc.boxes import Floats, Ints, iou
-from pairloc.data.dataset import Dataset
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.scored import ScoredBoxes
 
 _DRAWS = 1000  # of the bootstrap
 

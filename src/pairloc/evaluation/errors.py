@@ -3,9 +3,9 @@
 import numpy as np
 
 from pairloc.boxes import Floats, iou
-from pairloc.data.dataset import Dataset
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.evaluation.corloc import Localized, class_means
 
 CAUSES = ("right", "part", "too large", "group", "shifted", "another class", "elsewhere", "no box")

@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from pairloc.bags.recall import covered, recall_by_count
 from pairloc.bags.store import BagStore
-from pairloc.boxes import Floats, Ints
-from pairloc.data.dataset import Dataset
-from pairloc.data.groundtruth import GroundTruth
+from pairloc.boxes import Floats, Ints, covered
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.errors import InputError
 
 
@@ -59,3 +58,25 @@ def _image_recall(
         shares = [[b > threshold for (_, k), b in best.items() if k == c] for c in range(classes)]
         means[f"@{threshold}"] = float(np.mean([np.mean(share) for share in shares if share])) if best else float("nan")
     return means
+
+
+def recall_by_count(
+    proposals: list[Floats], image: Ints, label: Ints, boxes: Floats, counts: list[int], thresholds: list[float]
+) -> tuple[Floats, Floats]:
+    """Recall of the first k proposals of every image, best first.
+
+    `proposals` holds (m, 4) boxes an image; the n true boxes are given by image, label and corners. Gives the share of
+    boxes covered, (counts, thresholds), and the same a class, (classes, counts, thresholds), NaN for a class without.
+    """
+    classes = int(label.max(initial=-1)) + 1
+    best = np.zeros((len(counts), len(boxes)))
+    for index, mine in enumerate(proposals):
+        rows = np.flatnonzero(image == index)
+        for place, count in enumerate(counts):
+            best[place, rows] = covered(mine[:count], boxes[rows])
+    hit = best[:, :, None] >= np.array(thresholds)  # (counts, n, thresholds)
+    total = hit.mean(axis=1) if len(boxes) else np.full((len(counts), len(thresholds)), np.nan)
+    per_class = np.full((classes, len(counts), len(thresholds)), np.nan)
+    for c in np.unique(label).tolist():
+        per_class[c] = hit[:, label == c].mean(axis=1)
+    return total, per_class

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from pairloc.data.dataset import Dataset
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.reading import read_boxes
-from pairloc.data.results import read_results
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.evaluation.compare import difference
 from pairloc.evaluation.corloc import Localized, class_means, corloc, localized, reliability
 from pairloc.evaluation.errors import CAUSES, breakdown, causes
+from pairloc.formats.coco_results import read_results
+from pairloc.formats.reading import read_boxes
 
 
 def align(found_in: Dataset, found: ScoredBoxes, dataset: Dataset) -> ScoredBoxes:

@@ -4,8 +4,8 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from pairloc.data.dataset import Dataset
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.export.pictures import Pictures
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from pairloc.data.coco import to_coco
-from pairloc.data.dataset import Dataset
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.export.pictures import Pictures
-from pairloc.files import write_json
+from pairloc.formats.coco import to_coco
+from pairloc.io import write_json
 
 
 def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, pictures: Pictures) -> None:

@@ -3,8 +3,8 @@
 import csv
 from pathlib import Path
 
-from pairloc.data.dataset import Dataset
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.export.pictures import Pictures, by_image, has_score
 
 

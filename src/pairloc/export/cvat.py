@@ -3,8 +3,8 @@
 from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
-from pairloc.data.dataset import Dataset
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.export.pictures import Pictures, by_image, has_score
 
 _CORNERS = ("xtl", "ytl", "xbr", "ybr")

@@ -5,10 +5,10 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 from pairloc import __version__
-from pairloc.data.dataset import Dataset
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.export.pictures import Pictures, by_image, has_score
-from pairloc.files import write_json
+from pairloc.io import write_json
 
 
 def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, pictures: Pictures) -> None:

@@ -5,10 +5,11 @@ import shutil
 from collections import defaultdict
 from pathlib import Path, PurePosixPath
 
-from pairloc.data.dataset import Dataset, Size
-from pairloc.data.pictures import PictureError, read_header
-from pairloc.data.scored import ScoredBoxes
+from pairloc.boxes import Size
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
+from pairloc.images import PictureError, read_header
 
 
 class Pictures:

@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
-from pairloc.data.dataset import Dataset, Size
-from pairloc.data.scored import ScoredBoxes
+from pairloc.boxes import Size
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.export.pictures import Pictures, by_image, has_score, stems
 
 

@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from pairloc.data.dataset import Dataset
-from pairloc.data.scored import ScoredBoxes
-from pairloc.data.yolo import label_name
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.export.pictures import Pictures, by_image, has_score, stems
+from pairloc.formats.yolo import label_name
 
 
 def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, pictures: Pictures) -> None:

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pairloc.bags.pictures import open_picture
-from pairloc.data.dataset import Dataset
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.pictures import PictureError
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.images import PictureError, open_picture
 from pairloc.report.page import TAGS, MethodResult
 
 _FORMATS = ("png", "svg", "pdf")

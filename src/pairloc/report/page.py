@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from pairloc.bags.pictures import open_picture
 from pairloc.boxes import Floats, iou, to_xywh
-from pairloc.data.dataset import Dataset
-from pairloc.data.groundtruth import GroundTruth
-from pairloc.data.pictures import PictureError
-from pairloc.data.scored import ScoredBoxes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.scored import ScoredBoxes
+from pairloc.images import PictureError, open_picture
 
 TAGS = {"warm-up-unary": "WUU", "warm-up": "WU", "unary": "U", "full": "F", "mi-svm": "SVM"}
 _THUMBNAIL = 320  # px of the longer side

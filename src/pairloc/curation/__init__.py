@@ -1,0 +1,1 @@
+"""What prepares data: the doctor, splits, generated scenes."""

@@ -1,0 +1,185 @@
+"""What is in a data set, and everything in it that will hurt later."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pairloc.boxes import Size
+from pairloc.datasets.building import EDGE, Parsed, pictures_below
+from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.findings import KINDS, Findings
+from pairloc.errors import InputError
+from pairloc.formats.reading import annotation_files, parse, recognise
+from pairloc.images import Header, PictureError, read_header
+
+Track = Callable[[Iterable[tuple[str, Path]], int], Iterable[tuple[str, Path]]]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One data set in numbers."""
+
+    file: str
+    format: str
+    folder: str | None  # where the pictures were looked for
+    images: int
+    classes: int
+    boxes: int
+    tags_per_image: float
+    most_tags: int
+    images_per_class: dict[str, int]
+    box_sizes: dict[str, int]  # boxes by area: small < 32^2 <= medium < 96^2 <= large, in pixels
+
+
+@dataclass
+class Report:
+    """The summaries of one or several data sets, and what was found in them."""
+
+    summaries: list[Summary] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+    pictures: int = 0  # how many were looked at
+
+    @property
+    def usable(self) -> bool:
+        """Whether nothing was found that makes the data unusable."""
+        return not self.findings.errors
+
+    def to_json(self) -> dict[str, object]:
+        """The report for other programs."""
+        findings = [
+            {"kind": finding.kind, "severity": finding.severity, "place": finding.place, "problem": finding.problem,
+             "remedy": KINDS[finding.kind].remedy}
+            for finding in self.findings
+        ]  # fmt: skip
+        datasets = [asdict(summary) for summary in self.summaries]
+        return {"usable": self.usable, "pictures": self.pictures, "datasets": datasets, "findings": findings}
+
+
+def examine(
+    path: Path,
+    format: str = "auto",
+    images: Path | None = None,
+    *,
+    deep: bool = False,
+    track: Track = lambda pairs, total: pairs,
+) -> Report:
+    """Read a data set, or every data set of a folder that holds several, and look at its pictures.
+
+    Picture headers are read, bodies only with `deep`. `track` may wrap the loop over pictures in a progress bar.
+    """
+    report = Report()
+    datasets = []
+    sources = _sources(path, format)
+    for file, file_format in sources:
+        try:
+            parsed = parse(file, file_format, images, report.findings)
+        except InputError as error:
+            if len(sources) == 1:
+                raise
+            report.findings.add("bad-file", file, str(error).removeprefix(f"{file}: "))
+            continue
+        report.summaries.append(_summary(file, file_format, parsed))
+        _check_tags(str(file), parsed.dataset, report.findings)
+        if parsed.dataset.folder is None and len(parsed.dataset):
+            report.findings.add("no-pictures", file, "none of its pictures lies beside it")
+        datasets.append((file, parsed))
+    _check_pictures(datasets, report, deep, track)
+    return report
+
+
+def _sources(path: Path, format: str) -> list[tuple[Path, str]]:
+    if format != "auto":
+        return [(path, format)]
+    try:
+        return [recognise(path)]
+    except InputError:
+        files = annotation_files(path)
+        if len(files) < 2:
+            raise
+        return [recognise(file) for file in files]
+
+
+def _summary(file: Path, format: str, parsed: Parsed) -> Summary:
+    dataset = parsed.dataset
+    areas = np.prod(parsed.boxes[:, 2:] - parsed.boxes[:, :2], axis=1)
+    small, large = int((areas < 32**2).sum()), int((areas >= 96**2).sum())
+    tags = [len(entry) for entry in dataset.tags]
+    return Summary(
+        file=str(file),
+        format=format,
+        folder=None if dataset.folder is None else str(dataset.folder),
+        images=len(dataset),
+        classes=len(dataset.classes),
+        boxes=len(parsed.boxes),
+        tags_per_image=round(sum(tags) / max(len(tags), 1), 2),
+        most_tags=max(tags, default=0),
+        images_per_class={
+            name: len(positives) for name, positives in zip(dataset.classes, dataset.positives, strict=True)
+        },
+        box_sizes={"small": small, "medium": len(areas) - small - large, "large": large},
+    )
+
+
+def _check_tags(place: str, dataset: Dataset, findings: Findings) -> None:
+    for image, tags in zip(dataset.images, dataset.tags, strict=True):
+        if not tags:
+            findings.add("no-tag", f"{place}: image {image.id}", f"{image.file!r} has no tag")
+    for name, positives in zip(dataset.classes, dataset.positives, strict=True):
+        if len(positives) < 2:
+            findings.add("rare-class", place, f"class {name!r} has {len(positives)} image{'s' * (len(positives) != 1)}")
+
+
+def _check_pictures(sources: list[tuple[Path, Parsed]], report: Report, deep: bool, track: Track) -> None:
+    """Look at every picture once, however many of the data sets name it."""
+    entries: dict[Path, list[Image]] = {}
+    sizes: dict[Path, Size] = {}
+    datasets = [parsed.dataset for _, parsed in sources]
+    for dataset in datasets:
+        for index, image in enumerate(dataset.images) if dataset.folder is not None else ():
+            entries.setdefault(dataset.path(index), []).append(image)
+    report.pictures = len(entries)
+    named = {(finding.kind, finding.place) for finding in report.findings}  # by a reader that had to open pictures
+    for name, path in track(((str(path), path) for path in entries), len(entries)):
+        try:
+            header = read_header(path, deep=deep)
+        except PictureError as error:
+            if (error.kind, name) not in named:
+                report.findings.add(error.kind, name, str(error))
+            continue
+        sizes[path] = header.size
+        if header.rotated:
+            report.findings.add("rotated-picture", name, f"has EXIF orientation {header.orientation}")
+        for image in entries[path]:
+            _check_size(image, header, name, report.findings)
+    for _, parsed in sources:
+        _check_boxes(parsed, sizes, report.findings)
+    folders = {parsed.dataset.folder for file, parsed in sources if _is_its_own(parsed.dataset.folder, file)}
+    for folder in sorted(folder for folder in folders if folder is not None):
+        for file in pictures_below(folder):
+            if folder / file not in entries:
+                report.findings.add("unlisted-picture", str(folder / file), "is in the image folder only")
+
+
+def _is_its_own(folder: Path | None, file: Path) -> bool:
+    """Whether a folder holds this data set's pictures, rather than the data set among other things."""
+    return folder is not None and folder.resolve() not in file.resolve().parent.parents
+
+
+def _check_boxes(parsed: Parsed, sizes: dict[Path, Size], findings: Findings) -> None:
+    """Boxes against the pictures, where the annotations gave no size to check them against."""
+    dataset = parsed.dataset
+    unsized = {index for index, image in enumerate(dataset.images) if image.size is None and dataset.folder is not None}
+    for image, box, place in zip(parsed.image.tolist(), parsed.boxes, parsed.places, strict=True):
+        size = sizes.get(dataset.path(image)) if image in unsized else None
+        if size is not None and (box[2:] > np.array(size) + EDGE).any():
+            findings.add("box-outside", place, f"the box leaves its picture of {size[0]} x {size[1]}")
+
+
+def _check_size(image: Image, header: Header, place: str, findings: Findings) -> None:
+    if image.size is None or image.size == header.size:
+        return
+    given, shown = (f"{width} x {height}" for width, height in (image.size, header.size))
+    kind = "rotated-boxes" if image.size == header.stored else "wrong-size"
+    findings.add(kind, place, f"image {image.id} is given as {given}, the picture is {shown} as shown")

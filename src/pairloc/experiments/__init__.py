@@ -1,0 +1,1 @@
+"""Experiments on finished runs: choosing settings, and the paper's studies."""

@@ -1,0 +1,5 @@
+"""One file per format, for reading and for writing. `read` recognises the format by itself."""
+
+from pairloc.formats.reading import FORMATS, read
+
+__all__ = ["FORMATS", "read"]

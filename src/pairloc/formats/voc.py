@@ -1,0 +1,116 @@
+"""PASCAL VOC folders: one XML file an image, with 1-based inclusive corners."""
+
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from pairloc.datasets.building import SUFFIXES, Builder, number, pictures_below
+from pairloc.errors import InputError
+from pairloc.io import read_text, read_xml
+
+_PICTURE_FOLDERS = ("JPEGImages", "images", "Images", ".")
+
+
+def matches(path: Path) -> bool:
+    """Whether this is a VOC folder, a VOCdevkit with one year in it, or an image set of one."""
+    root = _root(path)
+    return root is not None and not (root / "Annotations" / "DET").is_dir()
+
+
+def parse(path: Path, builder: Builder) -> None:
+    """Read the XML files of a VOC folder, or of the images an image set (`ImageSets/Main/train.txt`) lists."""
+    root = _root(path)
+    if root is None:
+        raise InputError(f"{path}: is not a VOC folder: it has no folder 'Annotations'")
+    annotations = root / "Annotations"
+    if path.is_file():
+        listed = image_set(path, builder, lambda name: (annotations / f"{name}.xml").is_file())
+        xmls = [annotations / f"{name}.xml" for name, _ in listed]
+    else:
+        xmls = sorted(annotations.rglob("*.xml"))
+    if builder.folder is None:
+        builder.folder = next((root / name for name in _PICTURE_FOLDERS if (root / name).is_dir()), root)
+    files = PictureNames(builder.folder)
+    for xml in xmls:
+        stem = xml.relative_to(annotations).with_suffix("").as_posix()
+        parse_xml(xml, files.find(stem), builder, first_pixel=1)
+
+
+def _root(path: Path) -> Path | None:
+    """The folder that holds `Annotations`."""
+    if path.is_file():
+        folders = path.absolute().parents[:4] if path.suffix == ".txt" and "ImageSets" in path.absolute().parts else []
+        return next((folder for folder in folders if (folder / "Annotations").is_dir()), None)
+    if (path / "Annotations").is_dir():
+        return path
+    years = [folder for folder in path.glob("VOC*") if (folder / "Annotations").is_dir()]
+    return years[0] if len(years) == 1 else None
+
+
+def image_set(path: Path, builder: Builder, is_there: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """The (name, place) of the lines of an image set; a number behind a name (`000012 -1`) is passed over."""
+    lines = []
+    for number_, line in enumerate(read_text(path).split("\n"), start=1):
+        place = f"{path}: line {number_}"
+        if line.strip() and (name := builder.file_name(line.strip(), place)):
+            first, _, last = name.rpartition(" ")
+            is_flagged = first and last.lstrip("-").isdecimal() and not is_there(name)
+            lines.append((first.strip() if is_flagged else name, place))
+    return lines
+
+
+class PictureNames:
+    """Finds the picture that belongs to an annotation by its name without the ending."""
+
+    def __init__(self, folder: Path) -> None:
+        self._by_stem: dict[str, str] = {}
+        for name in pictures_below(folder) if folder.is_dir() else []:
+            self._by_stem.setdefault(name.rpartition(".")[0], name)
+
+    def find(self, stem: str) -> str | None:
+        """The picture's name below the folder, or None."""
+        return self._by_stem.get(stem)
+
+
+def parse_xml(
+    xml: Path, picture: str | None, builder: Builder, *, first_pixel: int, names: dict[str, str] | None = None
+) -> None:
+    """Add one annotation file: `picture` is its picture's name, where one was found; `names` renames classes.
+
+    The upper left pixel counts as `first_pixel` (VOC: 1, ILSVRC: 0), and xmax, ymax belong to the box.
+    """
+    try:
+        root = read_xml(xml)
+    except InputError as error:
+        builder.findings.add("bad-file", xml, str(error).removeprefix(f"{xml}: "))
+        return
+    width, height = (root.findtext(f"size/{side}") for side in ("width", "height"))
+    filled = width not in (None, "", "0") and height not in (
+        None,
+        "",
+        "0",
+    )  # tools write 0 where they do not know
+    image = builder.image(picture or _file_name(root, xml), str(xml), size=(width, height) if filled else None)
+    for index, thing in enumerate(root.iter("object")):
+        place = f"{xml}: object {index + 1}"
+        name = (thing.findtext("name") or "").strip()
+        label = builder.label((names or {}).get(name, name), place)
+        box = thing.find("bndbox")
+        if box is None:
+            builder.tag(image, label)
+            continue
+        x1, y1, x2, y2 = (number(box.findtext(side) or "") for side in ("xmin", "ymin", "xmax", "ymax"))
+        if x1 is None or y1 is None or x2 is None or y2 is None:
+            builder.findings.add("bad-entry", place, "the box has no four numbers xmin, ymin, xmax, ymax")
+            continue
+        corners = [x1 - first_pixel, y1 - first_pixel, x2 - first_pixel + 1, y2 - first_pixel + 1]
+        ignored = (thing.findtext("difficult") or "0").strip() == "1"
+        builder.box(
+            image, label, corners, place, ignored=ignored, score=(thing.findtext("score") or "").strip() or None
+        )
+
+
+def _file_name(root: Element, xml: Path) -> str:
+    """The name an annotation gives its picture; ILSVRC leaves the ending out."""
+    name = (root.findtext("filename") or xml.stem).strip()
+    return name if name.lower().endswith(SUFFIXES) else f"{name}.jpg"

@@ -1,0 +1,1 @@
+"""Refinement: a chain of functions from boxes to boxes."""

@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import planted_store
+from pairloc.bags.reduction import Reduction
+from pairloc.bags.tensors import Bags, _share
+from pairloc.errors import InputError
+
+
+def test_held_and_read_features_are_the_same(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    held, read = Bags(store, "both", memory=1 << 30), Bags(store, "both", memory=0)
+    rows, proposals = torch.tensor([3, 0, 17]), torch.tensor([[0, 2], [5, 5], [1, 3]])
+    torch.testing.assert_close(held.features(rows), read.features(rows))
+    torch.testing.assert_close(held.chosen(rows, proposals), read.chosen(rows, proposals))
+    torch.testing.assert_close(held.chosen(rows, proposals)[1, 0], held.features(rows)[1, 5])
+
+
+def test_features_are_those_of_the_store_reduced(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    bags = Bags(store, "transfer", dimensions=4)
+    raw = torch.from_numpy(np.array(store.bag(11).transfer)).float()
+    expected = (raw - bags.reduction.mean) @ bags.reduction.matrix
+    torch.testing.assert_close(bags.features(torch.tensor([11]))[0, : len(raw)], expected)
+    assert bags.d == 4
+
+
+def test_some_bags_of_a_store(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    some, every = Bags(store, "class", indices=[5, 2], reduction=None), Bags(store, "class")
+    torch.testing.assert_close(some.boxes, every.boxes[[5, 2]])
+
+
+def test_reduction_keeps_the_largest_directions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(500, 3, generator=generator)
+    features = hidden @ torch.randn(3, 20, generator=generator) + 7
+    reduction = Reduction.fit(features, 3)
+    reduced = reduction(features)
+    assert reduced.shape == (500, 3)
+    torch.testing.assert_close(reduced.mean(dim=0), torch.zeros(3), atol=1e-3, rtol=0)
+    torch.testing.assert_close(reduced.pow(2).mean(), torch.tensor(1.0), atol=1e-2, rtol=0)
+    back = torch.linalg.lstsq(reduced, features - features.mean(dim=0))
+    torch.testing.assert_close(reduced @ back.solution, features - features.mean(dim=0), atol=1e-2, rtol=0)
+
+
+def test_without_a_number_of_directions_each_axis_is_scaled() -> None:
+    features = torch.randn(400, 5, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, 10, 0.1, 3, 0])
+    reduced = Reduction.fit(features, 0)(features)
+    torch.testing.assert_close(reduced[:, :4].std(dim=0), torch.ones(4), atol=0.01, rtol=0)
+    assert torch.isfinite(reduced).all()
+
+
+def test_what_may_be_selected_covers_at_most_so_much_of_its_picture(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    bags = Bags(store, "transfer")
+    width, height = store.bag(4).size
+    x1, y1, x2, y2 = store.bag(4).boxes[2].tolist()
+    assert abs(float(bags.share[4, 2]) - (x2 - x1) * (y2 - y1) / (width * height)) < 1e-6
+    everywhere = torch.arange(bags.count)
+    assert torch.equal(bags.selectable(everywhere, 1.0), bags.valid)
+    largest = float(bags.share[bags.valid].median())
+    some = bags.selectable(everywhere, largest)
+    small = bags.valid & (bags.share <= largest)
+    assert torch.equal(some[small.any(dim=1)], small[small.any(dim=1)])
+    nowhere = float(bags.share[bags.valid].min()) / 2
+    assert torch.equal(bags.selectable(everywhere, nowhere), bags.valid)  # a bag always has something to select
+
+
+def test_a_picture_of_unknown_size_is_covered_by_nothing() -> None:
+    boxes = torch.tensor([[[0.0, 0.0, 8.0, 8.0]], [[0.0, 0.0, 8.0, 8.0]]])
+    assert _share(boxes, torch.tensor([[16.0, 8.0], [0.0, 0.0]]))[:, 0].tolist() == [0.5, 0.0]
+
+
+def test_features_of_another_extractor_are_refused(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    learned = Bags(store, "both", dimensions=4).reduction
+    with pytest.raises(InputError, match="extract with the same class_features"):
+        Bags(store, "transfer", reduction=learned)

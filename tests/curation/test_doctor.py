@@ -1,0 +1,152 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helpers import coco, picture, write_json
+from pairloc.curation.doctor import examine
+from pairloc.curation.scenes import write_scenes
+from pairloc.errors import InputError
+from pairloc.settings import SceneSettings
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes")
+    write_scenes(folder, SceneSettings(source_images=120, target_images=80, size=48))
+    return folder
+
+
+def test_healthy_scenes(healthy: Path) -> None:
+    report = examine(healthy, deep=True)
+    assert report.usable
+    assert len(report.findings) == 0
+    assert report.pictures == 200
+    by_file = {Path(summary.file).name: summary for summary in report.summaries}
+    assert by_file["source.json"].images == 120
+    assert by_file["target_tags.csv"].boxes == 0
+    assert sum(by_file["source.json"].box_sizes.values()) == by_file["source.json"].boxes
+    assert json.dumps(report.to_json())
+
+
+def test_planted_faults_are_all_named(healthy: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sick"
+    shutil.copytree(healthy, folder)
+    file = folder / "source.json"
+    content = json.loads(file.read_text())
+    images, annotations = content["images"], content["annotations"]
+    pictures = folder / "images"
+    names = [image["file_name"] for image in images]
+
+    (pictures / names[0]).unlink()
+    (pictures / names[1]).write_bytes((pictures / names[1]).read_bytes()[:600])
+    (pictures / names[2]).write_text("not a picture")
+    images[4]["file_name"] = names[3]
+    annotations[5]["bbox"] = [40, 40, 30, 30]
+    annotations[6]["bbox"] = [10, 10, 0, 5]
+    annotations[7]["bbox"] = [10, float("nan"), 5, 5]
+    annotations[8]["bbox"] = [10, 10, -5, 5]
+    annotations[9]["image_id"] = 987654
+    annotations[10]["category_id"] = 4711
+    annotations[11]["iscrowd"] = 1
+    annotations[12]["id"] = annotations[11]["id"]
+    images.append({"id": 5000, "file_name": "lonely.jpg", "width": 48, "height": 48})
+    picture(pictures / "lonely.jpg", (48, 48))
+    content["categories"].append({"id": 99, "name": "unicorn"})
+    picture(pictures / names[20], (48, 48), orientation=6)
+    picture(pictures / names[21], (30, 48))
+    picture(pictures / names[22], (60, 48), orientation=6)
+    images[22] |= {"width": 60, "height": 48}
+    picture(pictures / "unlisted.jpg", (48, 48))
+    file.write_text(json.dumps(content))
+    with (folder / "target_tags.csv").open("a") as stream:
+        stream.write("nowhere.jpg,cup\n")
+
+    report = examine(folder)
+    places = {
+        "missing-picture": names[0],
+        "truncated-picture": names[1],
+        "unreadable-picture": names[2],
+        "duplicate-image": "images[4]",
+        "box-outside": "annotations[5]",
+        "box-without-area": "annotations[6]",
+        "not-a-number": "annotations[7]",
+        "negative-size": "annotations[8]",
+        "unknown-image": "annotations[9]",
+        "unknown-category": "annotations[10]",
+        "crowd-box": "annotations[11]",
+        "duplicate-id": "annotations[12]",
+        "no-tag": "lonely.jpg",
+        "rare-class": "unicorn",
+        "rotated-picture": names[20],
+        "wrong-size": names[21],
+        "rotated-boxes": names[22],
+        "unlisted-picture": "unlisted.jpg",
+    }
+    for kind, place in places.items():
+        assert any(
+            finding.kind == kind and place in f"{finding.place} {finding.problem}" for finding in report.findings
+        ), kind
+    assert any(finding.kind == "missing-picture" and "nowhere.jpg" in finding.place for finding in report.findings)
+    assert not report.usable
+
+
+def test_bodies_are_decoded_only_when_asked(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", coco())
+    picture(tmp_path / "images" / "b.png")
+    file = picture(tmp_path / "images" / "a.png")
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 255
+    file.write_bytes(content)
+    assert examine(tmp_path).usable
+    assert [finding.kind for finding in examine(tmp_path, deep=True).findings.errors] == ["unreadable-picture"]
+
+
+def test_without_pictures_only_the_annotations_are_judged(tmp_path: Path) -> None:
+    report = examine(write_json(tmp_path / "x.json", coco()))
+    assert report.usable
+    assert report.pictures == 0
+    assert report.summaries[0].folder is None
+    assert [finding.kind for finding in report.findings if finding.kind != "rare-class"] == ["no-pictures"]
+
+
+def test_no_data_set_at_all(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no known data set here"):
+        examine(tmp_path)
+
+
+def test_one_bad_file_does_not_hide_the_others(tmp_path: Path) -> None:
+    write_json(tmp_path / "good.json", coco())
+    (tmp_path / "broken.json").write_text('{"images": [')
+    write_json(tmp_path / "settings.json", {"theme": "dark"})
+    for name in ("a.png", "b.png"):
+        picture(tmp_path / "images" / name)
+    report = examine(tmp_path)
+    assert [finding.kind for finding in report.findings.errors] == ["bad-file"]
+    assert [Path(summary.file).name for summary in report.summaries] == ["good.json"]
+
+
+def test_boxes_are_checked_against_pictures_where_no_size_is_given(tmp_path: Path) -> None:
+    images = [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}]
+    write_json(tmp_path / "x.json", coco(images=images))
+    picture(tmp_path / "images" / "a.png", (40, 30))
+    picture(tmp_path / "images" / "b.png", (20, 10))
+    report = examine(tmp_path)
+    assert [finding.place for finding in report.findings if finding.kind == "box-outside"] == [
+        f"{tmp_path / 'x.json'}: annotations[1] (id 2)"
+    ]
+
+
+def test_faults_of_a_refused_image_are_named_and_not_blamed_on_others(tmp_path: Path) -> None:
+    images = [
+        {"id": i, "file_name": name, "width": 40, "height": 30} for i, name in ((1, "a.png"), (2, "a.png"), (3, "../x"))
+    ]
+    boxes = [[1, 2, 3, 4], [1, float("nan"), 3, 4], [1, 2, 0, 4], [1, 2, 3, 4]]
+    annotations = [
+        {"id": n, "image_id": image, "category_id": 5, "bbox": box}
+        for n, (image, box) in enumerate(zip((1, 2, 2, 3), boxes, strict=True))
+    ]
+    findings = examine(write_json(tmp_path / "x.json", coco(images=images, annotations=annotations))).findings
+    kinds = sorted(finding.kind for finding in findings if finding.kind not in ("rare-class", "no-pictures"))
+    assert kinds == ["box-without-area", "duplicate-image", "not-a-number", "path-outside"]

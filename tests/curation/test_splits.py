@@ -1,0 +1,182 @@
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import write_json
+from pairloc.curation.splits import (
+    COCO17,
+    Annotated,
+    _balanced_half,
+    merge,
+    split_classes,
+    split_coco17,
+    split_ilsvrc100,
+)
+from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.errors import InputError
+from pairloc.formats import read
+from pairloc.formats.reading import read_annotated
+
+NAMES = ("person", "cat", "hot dog", "bus")
+
+
+def annotated(contents: list[list[tuple[str, bool]]], first_id: int = 1, names: tuple[str, ...] = NAMES) -> Annotated:
+    """Images that show the given (class, is crowd) objects, one box each."""
+    rows = [(image, names.index(name), crowd) for image, things in enumerate(contents) for name, crowd in things]
+    images = tuple(Image(first_id + i, f"{first_id + i}.jpg", (10, 10)) for i in range(len(contents)))
+    tags = tuple(tuple(sorted({names.index(name) for name, crowd in things if not crowd})) for things in contents)
+    truth = GroundTruth(
+        np.array([row[0] for row in rows], dtype=np.int64),
+        np.array([row[1] for row in rows], dtype=np.int64),
+        np.tile([[1.0, 1.0, 5.0, 5.0]], (len(rows), 1)),
+        np.array([row[2] for row in rows], dtype=np.bool_),
+    )
+    return Dataset(images, names, tags, tuple(range(11, 11 + len(names)))), truth
+
+
+def ids(part: Annotated) -> list[int | str]:
+    return [image.id for image in part[0].images]
+
+
+def test_coco17_on_a_hand_made_file_with_known_counts() -> None:
+    train = annotated(
+        [
+            [("person", False)],  # 1: source
+            [("cat", False), ("person", False)],  # 2: source, without its cat
+            [("cat", False), ("bus", False)],  # 3: target
+            [("cat", False), ("person", True)],  # 4: target: crowds do not count
+            [("cat", True)],  # 5: neither
+            [],  # 6: neither
+            [("cat", True), ("hot dog", False)],  # 7: source
+        ]
+    )
+    val = annotated([[("person", False)], [("bus", False), ("person", False)], [("cat", True)]], first_id=101)
+    split = split_coco17(train, val)
+    assert ids(split.source) == [1, 2, 7]
+    assert ids(split.target) == [3, 4, 102]
+    assert split.source[0].classes == ("person", "hot dog")
+    assert split.source[0].class_ids == (11, 13)
+    assert split.target[0].classes == ("cat", "bus")
+    assert [split.target[0].names(index) for index in range(3)] == [("cat", "bus"), ("cat",), ("bus",)]
+    assert split.counts()["source"] == {"images": 3, "boxes": 3, "classes": 2}
+    assert split.counts()["target"] == {"images": 3, "boxes": 4, "classes": 2}
+    assert len(COCO17) == 17
+
+
+def test_coco17_when_each_file_knows_its_own_classes_only() -> None:
+    train = annotated([[("person", False)]], names=("person",))
+    val = annotated([[("cat", False)]], first_id=2, names=("cat",))
+    split = split_coco17(train, val)
+    assert (ids(split.source), split.source[0].classes) == ([1], ("person",))
+    assert (ids(split.target), split.target[0].classes) == ([2], ("cat",))
+
+
+things = st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=4)
+
+
+@given(st.lists(things, max_size=6), st.lists(things, max_size=4))
+def test_coco17_equals_the_rule_read_out_loud(
+    train: list[list[tuple[str, bool]]], val: list[list[tuple[str, bool]]]
+) -> None:
+    split = split_coco17(annotated(train), annotated(val, first_id=101))
+
+    def has(entries: list[tuple[str, bool]], *, target: bool) -> bool:
+        return any((name in COCO17) == target and not crowd for name, crowd in entries)
+
+    source = [i + 1 for i, entries in enumerate(train) if has(entries, target=False)]
+    target = [i + 1 for i, entries in enumerate(train) if has(entries, target=True) and not has(entries, target=False)]
+    target += [i + 101 for i, entries in enumerate(val) if has(entries, target=True)]
+    assert ids(split.source) == source
+    assert ids(split.target) == target
+    assert not set(split.source[0].classes) & set(COCO17)
+
+
+@pytest.mark.parametrize(
+    ("mixed", "source", "target"), [("source", [1, 3], [2]), ("target", [1], [2, 3]), ("both", [1, 3], [2, 3])]
+)
+def test_any_data_set_by_class_names(
+    mixed: Literal["source", "target", "both"], source: list[int], target: list[int]
+) -> None:
+    data = annotated([[("person", False)], [("hot dog", False)], [("hot dog", False), ("bus", False)], []])
+    split = split_classes(data, ["hot dog"], mixed)
+    assert ids(split.source) == source
+    assert ids(split.target) == target
+    assert split.target[0].classes == ("hot dog",)
+
+
+def test_unknown_target_classes_and_no_source_are_refused() -> None:
+    data = annotated([[("person", False)]])
+    with pytest.raises(InputError, match="no class 'dgo' in this data set; it has bus, cat"):
+        split_classes(data, ["dgo"])
+    with pytest.raises(InputError, match="leave some as source"):
+        split_classes(data, NAMES)
+
+
+def test_a_written_split_is_read_back(tmp_path: Path) -> None:
+    split = split_classes(annotated([[("person", False)], [("hot dog", False), ("cat", False)]]), ["hot dog", "cat"])
+    split.write(tmp_path)
+    source, truth = read_annotated(tmp_path / "source.json")
+    assert source == split.source[0]
+    np.testing.assert_array_equal(truth.boxes, split.source[1].boxes)
+    tags = read(tmp_path / "target_tags.csv")
+    target = read(tmp_path / "target_truth.json")
+    assert set(tags.names(0)) == set(target.names(0)) == {"hot dog", "cat"}
+
+
+def test_data_sets_that_share_an_id_cannot_be_merged() -> None:
+    with pytest.raises(InputError, match="an image of id 1; they cannot be joined"):
+        merge([annotated([[]]), annotated([[]])])
+
+
+def test_merged_files_gain_the_folder_they_lie_in(tmp_path: Path) -> None:
+    for name, id in (("train2017", 1), ("val2017", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{id}.jpg").write_bytes(b"x")
+        content = {"images": [{"id": id, "file_name": f"{id}.jpg", "labels": ["cat"]}]}
+        write_json(tmp_path / "annotations" / f"instances_{name}.json", content)
+    parts = [read_annotated(tmp_path / "annotations" / f"instances_{name}.json") for name in ("train2017", "val2017")]
+    dataset, _ = merge(parts)
+    assert [image.file for image in dataset.images] == ["train2017/1.jpg", "val2017/2.jpg"]
+    assert all(dataset.path(index).is_file() for index in range(2))
+
+
+ILSVRC_NAMES = ("zebra", "ant", "bee", "yak")
+
+
+def ilsvrc(val: list[list[str]], train: list[list[str]]) -> Annotated:
+    dataset, truth = annotated([[(name, False) for name in names] for names in (*val, *train)], names=ILSVRC_NAMES)
+    files = [f"val/{i}.JPEG" for i in range(len(val))] + [f"train/{i}.JPEG" for i in range(len(train))]
+    images = tuple(Image(image.id, file, image.size) for image, file in zip(dataset.images, files, strict=True))
+    return Dataset(images, dataset.classes, dataset.tags, dataset.class_ids), truth
+
+
+def test_ilsvrc100_is_alphabetical_and_fills_up_with_training_images() -> None:
+    val = [["ant"], ["zebra"], ["ant", "yak"], ["bee"]]
+    train = [["ant"]] * 5 + [["zebra", "bee"]] * 5 + [["yak"]] * 5
+    split = split_ilsvrc100(ilsvrc(val, train), np.random.default_rng(0), val1={"0", "1"}, boxes_per_class=3)
+    assert split.source[0].classes == ("ant", "bee")
+    assert split.target[0].classes == ("zebra", "yak")
+    used = {str(id) for part in (split.source, split.target) for id in ids(part)}
+    files = {str(i + 1): name for i, name in enumerate([*val, *train])}
+    for name in ILSVRC_NAMES:
+        boxes = sum(files[id].count(name) for id in used)
+        assert boxes >= 3, name
+    assert sum("ant" in files[id] for id in used) == 3
+    assert split.test is not None
+    assert ids(split.test) == [3]
+    again = split_ilsvrc100(ilsvrc(val, train), np.random.default_rng(0), val1={"0", "1"}, boxes_per_class=3)
+    assert ids(again.target) == ids(split.target)
+
+
+def test_the_validation_set_is_halved_in_balance() -> None:
+    shows = np.zeros((40, 4), dtype=np.bool_)
+    for label in range(4):
+        shows[label * 10 : label * 10 + 10, label] = True
+    half = _balanced_half(shows, np.random.default_rng(0))
+    assert half.sum() == 20
+    assert (np.abs(shows[half].sum(axis=0) - 5) <= 2).all()

@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.ops import box_iou
+
+from pairloc.detector.propose import Seen, best_boxes, describe, objectness, propose
+from pairloc.detector.proposer import Proposer
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 400), (400, 3), (64, 64), (50, 90)])
+def test_boxes_lie_in_pictures_of_any_shape(proposer: Path, shape: tuple[int, int]) -> None:
+    model = Proposer.load(proposer).model
+    (boxes,) = propose(model, [torch.rand(3, *shape)], 20, 0.7)
+    assert len(boxes) <= 20
+    assert (boxes >= 0).all()
+    assert (boxes[:, 2:] > boxes[:, :2]).all()
+    assert (boxes[:, [0, 2]] <= shape[1] + 1e-3).all()
+    assert (boxes[:, [1, 3]] <= shape[0] + 1e-3).all()
+    overlaps = box_iou(boxes, boxes).fill_diagonal_(0)
+    assert not len(boxes) or overlaps.max() <= 0.7 + 1e-4
+
+
+def test_one_picture_equals_itself_in_a_batch(proposer: Path) -> None:
+    model = Proposer.load(proposer).model
+    pictures = [torch.rand(3, 64, 64), torch.rand(3, 64, 64)]
+    together = Seen(model, pictures)
+    alone = Seen(model, pictures[:1])
+    boxes = best_boxes(alone, 10, 0.7)
+    torch.testing.assert_close(best_boxes(together, 10, 0.7)[0], boxes[0], atol=1e-2, rtol=1e-3)
+    described = describe(together, [boxes[0], torch.tensor([[0.0, 0.0, 64.0, 64.0]])])
+    torch.testing.assert_close(described[1][: len(boxes[0])], describe(alone, boxes)[1], atol=1e-3, rtol=1e-3)
+    assert described[1].shape == (len(boxes[0]) + 1, 32)
+
+
+def test_objectness_is_the_logit_of_any_class() -> None:
+    logits = torch.randn(5, 4, dtype=torch.float64)
+    p = 1 - logits.softmax(dim=1)[:, 0]
+    torch.testing.assert_close(objectness(logits), torch.log(p / (1 - p)))

@@ -1,0 +1,84 @@
+"""Exact unary scores: the optimum is one, and it is that of the loss that sampled training has on average."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import planted_target
+from pairloc.boxes import iou
+from pairloc.localization import logistic
+from pairloc.localization.logistic import fit_logistic
+from pairloc.localization.retrain import retrain
+from pairloc.settings import LearningSettings
+
+
+@pytest.mark.parametrize("at_a_time", [16, 1024])
+def test_the_slope_is_zero_at_the_optimum_and_it_equals_newtons(
+    monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setitem(logistic._AT_A_TIME, "cpu", at_a_time)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(70, 4, 3, generator=generator, dtype=torch.float64)
+    y, w = torch.rand(70, 4, 2, generator=generator, dtype=torch.float64), torch.rand(70, 4, 2, dtype=torch.float64)
+    start = torch.zeros(2, 4, dtype=torch.float64)
+    found = fit_logistic(lambda b: x[b], lambda b: (y[b], w[b]), torch.arange(70), start, decay=0.1, iterations=200)
+    flat = torch.cat([x.reshape(-1, 3), torch.ones(280, 1, dtype=torch.float64)], dim=1)
+    keep = torch.tensor([1.0, 1, 1, 0], dtype=torch.float64)
+    for c in range(2):
+        own = torch.zeros(4, dtype=torch.float64)
+        for _ in range(30):  # Newton
+            p, weight = torch.sigmoid(flat @ own), w[..., c].reshape(-1)
+            slope = flat.T @ (weight * (p - y[..., c].reshape(-1))) + 0.1 * keep * own
+            bend = (flat * (weight * p * (1 - p))[:, None]).T @ flat + 0.1 * torch.diag(keep)
+            own = own - torch.linalg.solve(bend, slope)
+        torch.testing.assert_close(found[c], own, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rivals", [0.0, 1.5])
+def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, rivals: float) -> None:
+    """The loss that drawn pairs have on average, written out bag by bag, does not fall around the exact scores."""
+    target, shown = planted_target(tmp_path / "s", classes=3, bags=24)
+    selection = tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
+    settings = LearningSettings(unary="exact", alpha=0.0, train_pairs=False, unary_decay=1e-2, rivals=rivals)
+    scores, curve = retrain(target, selection, settings)
+    assert curve == []
+
+    def loss(weight: torch.Tensor, bias: torch.Tensor, label: int) -> float:
+        total = settings.unary_decay / 2 * float(weight.pow(2).sum())
+        positives = target.positives[label].tolist()
+        others = [b for b in range(target.own.count) if b not in positives]
+        for b in range(target.own.count):
+            x = target.own.features(torch.tensor([b]))[0]
+            s = x @ weight + bias
+            chosen = target.own.boxes[b, shown[b]]
+            fg = iou(chosen[None, None], target.own.boxes[b][None])[0, 0] >= settings.foreground_iou
+            if b in positives:
+                total += float(0.3 * torch.nn.functional.softplus(-s[fg]).mean()) / len(positives)
+                total += float(0.7 * torch.nn.functional.softplus(s[~fg]).mean()) / len(positives)
+            else:
+                total += float(torch.nn.functional.softplus(s).mean()) / 3 / len(others)
+                total += rivals * float(torch.nn.functional.softplus(s[fg]).mean()) / len(others)
+        return total
+
+    random = torch.Generator().manual_seed(0)
+    for label in range(3):
+        weight, bias = scores.unary.linear.weight[label].detach(), scores.unary.linear.bias[label].detach()
+        least = loss(weight, bias, label)
+        for _ in range(8):
+            step = 0.05 * torch.randn(weight.shape, generator=random)
+            assert loss(weight + step, bias + 0.05 * torch.randn((), generator=random), label) > least - 1e-5
+
+
+def test_exact_unary_scores_find_planted_objects(tmp_path: Path) -> None:
+    target, shown = planted_target(tmp_path / "s", classes=3, bags=60)
+    selection = tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
+    settings = LearningSettings(unary="exact", alpha=0.0, train_pairs=False)
+    held_out = torch.arange(60) < 30
+    scores, _ = retrain(replace(target), selection, settings, allowed=~held_out)
+    for label, bags in enumerate(target.positives):
+        own = bags[held_out[bags]]
+        found = scores.unary.of_class(target.own.features(own), label).argmax(dim=1)
+        assert np.mean(found.numpy() == shown[own.numpy()]) > 0.8
