@@ -199,7 +199,7 @@ def draw(file: Path) -> None:
     problem: Problem = planted_problem(8, 100, np.random.default_rng(11), spread=1.2)[0]
     optimum = solve(problem, "exact", iterations=3000)
     figure, (wide, close) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
-    for solver in ("trws", "bp", "mean-field", "block-icm", "icm", "greedy-tree", "unary"):
+    for solver in ("trws", "bp", "mean-field", "block-icm", "icm", "unary"):
         solve(problem, solver, iterations=2)  # warms up
         seconds, solution = timed(partial(solve, problem, solver, iterations=200, tolerance=0))
         times = 1000 * seconds * np.arange(1, len(solution.history) + 1) / len(solution.history)

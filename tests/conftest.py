@@ -28,7 +28,8 @@ def proposer(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from helpers import TINY
-    from pairloc.detector.proposer import Proposer, train
+    from pairloc.detector.model import Proposer
+    from pairloc.detector.training import train
     from pairloc.formats.reading import read_annotated
 
     torch.set_num_threads(1)

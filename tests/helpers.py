@@ -1,17 +1,28 @@
 """Small data sets for tests, in every format."""
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import torch
 from PIL import Image as Pil
 
 from pairloc.bags.store import Bag, BagStore, StoreWriter
 from pairloc.bags.tensors import Bags
 from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.localization.target import Target
-from pairloc.settings import ProposerSettings
+from pairloc.executors import Serial
+from pairloc.localization.alternate import silent
+from pairloc.localization.functions import TransferScores
+from pairloc.localization.learned import Learned
+from pairloc.localization.methods import METHODS, Session
+from pairloc.localization.outcome import Outcome
+from pairloc.localization.target import Selection, Target
+from pairloc.localization.transfer import Labels, learn_transfer
+from pairloc.settings import FeatureSettings, LocalizationSettings, MiSvmSettings, ProposerSettings, TransferSettings
 
 Json = dict[str, object]
 TINY = ProposerSettings(
@@ -31,7 +42,6 @@ TINY = ProposerSettings(
 
 TINY_RUN = """
 methods = ["warm-up-unary", "full", "fine-tuned"]
-transfer_images = 30
 [data.scenes]
 size = 64
 source_images = 40
@@ -52,16 +62,44 @@ proposals = 10
 shard = 16
 class_features = "none"
 [transfer]
+images = 30
+foreground_iou = 0.5
+[transfer.features]
+kind = "transfer"
+dimensions = 0
+geometry = false
+[transfer.unary]
+fit = "sampled"
+[transfer.pairs]
+kind = "relation"
+[transfer.training]
 steps = 10
 pairs = 4
-[learning]
-features = "transfer"
-steps = 5
-pairs = 4
+[localization]
 rounds = 2
 folds = 2
+[localization.energy]
+lambda1 = 0.5
+max_compared_bags = 0
+[localization.solver]
 k = 2
 iterations = 10
+[localization.features]
+kind = "transfer"
+dimensions = 0
+geometry = false
+[localization.unary]
+fit = "sampled"
+other_tag_weight = 0.0
+area_penalty = 0.0
+max_area = 1.0
+[localization.pairs]
+kind = "relation"
+[localization.training]
+steps = 5
+pairs = 4
+[localization.boxes]
+voting_iou = 0.0
 [fine_tune]
 steps = 2
 batch = 8
@@ -70,7 +108,7 @@ warm_up = 1
 
 
 def picture(path: Path, size: tuple[int, int] = (40, 30), *, orientation: int | None = None) -> Path:
-    """A picture on disk."""
+    """An image on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Pil.new("RGB", size, (200, 30, 30))
     if orientation is None:
@@ -96,7 +134,7 @@ def sample() -> tuple[Dataset, ScoredBoxes]:
 
 
 def write_pictures(folder: Path, dataset: Dataset) -> Path:
-    """The pictures of a data set."""
+    """The images of a data set, on disk."""
     for image in dataset.images:
         picture(folder / image.file, image.size or (8, 8))
     return folder
@@ -184,11 +222,62 @@ def planted_store(
     return BagStore(path), shown
 
 
+def plain(kind: Literal["transfer", "class", "both"]) -> FeatureSettings:
+    """Features as they are: no reduction, no geometry."""
+    return FeatureSettings(kind=kind, dimensions=0, geometry=False)
+
+
 def planted_target(path: Path, **options: float) -> tuple[Target, np.ndarray]:
-    """The same as learning sees it."""
+    """The same as learning sees it, with features as they are."""
     store, shown = planted_store(path, **options)  # type: ignore[arg-type]
-    bags = Bags(store, "transfer")
-    return Target.of(bags, Bags(store, "class")), shown
+    return Target.of(Bags(store, plain("transfer")), partial(Bags, store, plain("class")), store.dataset), shown
+
+
+def planted_truth(store: BagStore, shown: np.ndarray) -> tuple[Dataset, GroundTruth]:
+    """The annotations of a planted store: the boxes of the proposals at `shown` (N,)."""
+    boxes = np.stack([store.bag(index).boxes[place] for index, place in enumerate(shown.tolist())]).astype(np.float64)
+    label = np.array([tags[0] for tags in store.dataset.tags])
+    none = np.zeros(len(store), dtype=np.bool_)
+    return store.dataset, GroundTruth(np.arange(len(store)), label, boxes, none)
+
+
+def planted_scores(target: Target, shown: np.ndarray, settings: TransferSettings | None = None) -> TransferScores:
+    """Transfer scores learned from what was planted; sampled unary scores and a relation network unless told."""
+    labels = torch.full((target.bags.count, target.bags.size), -1)
+    labels[torch.arange(len(shown)), torch.from_numpy(shown)] = torch.arange(len(shown)) % len(target.classes)
+    return learn_transfer(target.bags, Labels.of(labels), settings or plain_transfer())[0]
+
+
+def plain_transfer(steps: int = 60, pairs: str = "relation", **changes: object) -> TransferSettings:
+    """Transfer settings for planted bags: features as they are, sampled unary scores; changes are of `training`."""
+    return TransferSettings.model_validate(
+        {
+            "foreground_iou": 0.5,
+            "features": plain("transfer"),
+            "unary": {"fit": "sampled"},
+            "pairs": {"kind": pairs},
+            "training": {"steps": steps, "pairs": 8, "lr": 0.01} | changes,
+        }
+    )
+
+
+def plain_settings(**changes: object) -> LocalizationSettings:
+    """Settings of the whole loop for planted bags: the paper's method, and nothing beside it.
+
+    A change replaces a key, or merges into a group where it is a table: `plain_settings(energy={"alpha": 2.0})`.
+    """
+    base: dict[str, dict[str, object]] = {
+        "energy": {"lambda1": 0.5, "max_compared_bags": 0},
+        "features": {"kind": "class", "dimensions": 0, "geometry": False},
+        "unary": {"fit": "sampled", "other_tag_weight": 0.0, "area_penalty": 0.0, "max_area": 1.0},
+        "pairs": {"kind": "relation"},
+        "training": {"steps": 40, "pairs": 8, "lr": 0.01},
+        "boxes": {"voting_iou": 0.0},
+    }
+    values: dict[str, object] = {"rounds": 2, "folds": 3} | base
+    for name, change in changes.items():
+        values[name] = base.get(name, {}) | change if isinstance(change, dict) else change
+    return LocalizationSettings.model_validate(values)
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -205,3 +294,27 @@ def _without_times(file: Path) -> bytes:
     from safetensors.numpy import load_file
 
     return b"".join(tensor.tobytes() for _, tensor in sorted(load_file(file).items()))
+
+
+def recipe(
+    method: str,
+    target: Target,
+    transfer: TransferScores | Learned,
+    settings: LocalizationSettings,
+    checkpoint: Path | None = None,
+) -> Outcome:
+    """What a method of the table makes of a target; MI-SVM with settings of its own on the same features."""
+    learned = transfer if isinstance(transfer, Learned) else Learned(transfer)
+    session = Session(target, learned, Serial(), silent, checkpoint)
+    if method != "mi-svm":
+        return METHODS[method].recipe(session, settings)
+    own = MiSvmSettings(
+        rounds=settings.rounds, folds=settings.folds, features=settings.features, max_area=settings.unary.max_area
+    )
+    return METHODS[method].recipe(session, own)
+
+
+def found_share(target: Target, shown: np.ndarray, selection: Selection) -> float:
+    """The part of all tags whose planted proposal was selected."""
+    hits = [torch.from_numpy(shown)[bags] == own for bags, own in zip(target.positives, selection, strict=True)]
+    return float(torch.cat(hits).double().mean())

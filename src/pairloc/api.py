@@ -12,7 +12,8 @@ from pairloc.bags.tensors import Bags
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.detector.proposer import Proposer, for_transfer, train
+from pairloc.detector.model import Proposer
+from pairloc.detector.training import for_transfer, train
 from pairloc.errors import InputError
 from pairloc.formats.reading import read_annotated
 from pairloc.localization.alternate import State

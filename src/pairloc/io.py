@@ -133,7 +133,8 @@ def first_problem(error: Any) -> str:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to: renamed to `path` when all went well, removed when it did not."""
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    short = hashlib.sha256(path.name.encode()).hexdigest()[:8]  # a name may already be as long as the system allows
+    partial = path.with_name(f".{short}.partial-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)

@@ -1,192 +1,340 @@
-"""Settings: typed, frozen, and strict about keys they do not know."""
+"""Settings: typed, frozen, in groups; a key that is not known is an error.
+
+The values here are the recommended ones. A setting's name (a solver, a backbone, a method) is checked against its
+registry when a run is planned; this file imports none of them.
+"""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+NO_EFFECT = "has no effect on the result"  # marks a field that is left out of cache keys
+Seed = Annotated[int, Field(ge=0, lt=2**62, description="The same seed gives the same result on the same machine.")]
+Workers = Annotated[int, Field(ge=0, le=256, description="Processes that read images ahead."), NO_EFFECT]
+Share = Annotated[float, Field(ge=0, le=1)]
+Iou = Annotated[float, Field(gt=0, lt=1)]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
 
 class Settings(BaseModel):
-    """The base of all settings: immutable, and an unknown key is an error."""
+    """The base of all settings: immutable; an unknown key, infinity and NaN are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    def known_by(self) -> str:
-        """JSON that what these settings make is known by: how many processes read pictures changes nothing of it."""
-        known = self.model_copy(update={"workers": 0}) if "workers" in type(self).model_fields else self
-        return known.model_dump_json()
+    def cache_key(self) -> dict[str, Any]:
+        """What a result made with these settings is recognised by: ignores settings that do not affect it."""
+        key: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            if NO_EFFECT not in field.metadata:
+                value = getattr(self, name)
+                key[name] = value.cache_key() if isinstance(value, Settings) else value
+        return key
 
 
 class SceneSettings(Settings):
-    """Generated scenes; the same settings give the same pictures."""
+    """Generated scenes: a data set that needs no download."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
-    size: Annotated[int, Field(ge=32, le=1024)] = 128  # px, pictures are square
-    source_images: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    target_images: Annotated[int, Field(ge=1, le=1_000_000)] = 400
+    seed: Seed = 0
+    size: int = Field(default=128, ge=32, le=1024, description="Side of the square images in pixels.")
+    source_images: int = Field(default=1000, ge=1, le=1_000_000, description="Number of annotated images.")
+    target_images: int = Field(default=400, ge=1, le=1_000_000, description="Number of tagged images.")
 
 
 class ProposerSettings(Settings):
-    """The proposer: torchvision's Faster R-CNN on a feature pyramid, and how it is trained."""
+    """The proposer, torchvision's Faster R-CNN on a feature pyramid, and how it is trained; detectors use it too."""
 
-    backbone: str = "efficientnet-lite0"  # or -lite1, -lite2, resnet50, any timm model with feature maps
-    pretrained: bool = True  # efficientnet-lite0 comes with the package, -lite1 and -lite2 with their own
-    class_agnostic: bool = False  # one class "object" instead of the source classes
-    image_size: Annotated[int, Field(ge=32, le=2048)] = 320  # px of the longer side
-    pyramid: Annotated[int, Field(ge=8, le=512)] = 128  # channels of the feature pyramid
-    levels: Annotated[int, Field(ge=1, le=4)] = 4  # of the pyramid, the coarsest is of stride 32
-    anchor: Annotated[int, Field(ge=4, le=512)] = 24  # px, side of the smallest anchors; doubled at every level
-    roi: Annotated[int, Field(ge=1, le=14)] = 7  # side of a pooled region
-    head: Annotated[int, Field(ge=8, le=4096)] = 1024  # width of the box head, and d of the transferred feature
-    sampled_rois: Annotated[int, Field(ge=8, le=2048)] = 256  # regions a training image
-    nearby: Annotated[float, Field(ge=0, lt=0.5)] = 0.0  # of those, background overlaps a box by this: see detection.md
-    frozen: bool = False  # of weights to start from, the box head alone learns
-    crop: Annotated[float, Field(gt=0, le=1)] = 1.0  # a training picture is cut to at least this share of its sides
-    epochs: Annotated[int, Field(ge=1, le=1000)] = 3  # longer, it learns to reject what it was not taught
-    batch: Annotated[int, Field(ge=1, le=1024)] = 16
-    optimizer: Literal["sgd", "adamw"] = "adamw"
-    lr: Annotated[float, Field(gt=0, le=10)] = 5e-4  # for sgd take 0.01
-    backbone_lr: Annotated[float, Field(ge=0, le=1)] = 1.0  # the backbone's learning rate as a share of lr
-    schedule: Literal["cosine", "step"] = "cosine"
-    warm_up: Annotated[int, Field(ge=0)] = 200  # steps in which the learning rate rises
-    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
-    clip: Annotated[float, Field(gt=0)] = 10.0  # of the gradient's norm
-    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05  # share of the source images it never sees
-    held_classes: Annotated[int, Field(ge=0)] = 0  # source classes not taught; recall is then measured on them alone
-    shared: bool = False  # torchrun's processes train it together; it then depends on how many they are
-    workers: Annotated[int, Field(ge=0, le=256)] = 0  # processes that read pictures
-    seed: Annotated[int, Field(ge=0)] = 0
+    backbone: str = Field(
+        default="efficientnet-lite0",
+        description="Name of the backbone: efficientnet-lite0, -lite1, -lite2, resnet50, or a timm model.",
+    )
+    pretrained: bool = Field(default=True, description="Start the backbone from its ImageNet weights.")
+    class_agnostic: bool = Field(default=False, description="Learn one class, object, instead of the source classes.")
+    image_size: int = Field(
+        default=320, ge=32, le=2048, description="Pixels of an image's longer side inside the network."
+    )
+    pyramid: int = Field(default=128, ge=8, le=512, description="Channels of the feature pyramid.")
+    levels: int = Field(default=4, ge=1, le=4, description="Levels of the pyramid; the coarsest has stride 32.")
+    anchor: int = Field(
+        default=24, ge=4, le=512, description="Side of the smallest anchors in pixels; doubles at every level."
+    )
+    roi: int = Field(default=7, ge=1, le=14, description="Side of a pooled region.")
+    head: int = Field(
+        default=1024, ge=8, le=4096, description="Width of the box head, which is d of the transferred feature."
+    )
+    sampled_rois: int = Field(
+        default=256, ge=8, le=2048, description="Regions of a training image that are learned from."
+    )
+    min_background_iou: float = Field(
+        default=0.0,
+        ge=0,
+        lt=0.5,
+        description="Minimum IoU with a box for a region to count as background (docs/detection.md).",
+    )
+    frozen: bool = Field(
+        default=False, description="Freeze everything except the box head; needs weights to start from."
+    )
+    crop: float = Field(
+        default=1.0, gt=0, le=1, description="Crop training images at random to at least this part of a side."
+    )
+    epochs: int = Field(
+        default=3, ge=1, le=1000, description="Passes over the images; long training rejects unknown classes."
+    )
+    batch: int = Field(default=16, ge=1, le=1024, description="Images per training step.")
+    optimizer: Literal["sgd", "adamw"] = Field(
+        default="adamw", description="Optimizer; use a learning rate of 0.01 with sgd."
+    )
+    lr: float = Field(default=5e-4, gt=0, le=10, description="Peak learning rate; it follows a cosine down to zero.")
+    warm_up: int = Field(default=200, ge=0, description="Steps in which the learning rate rises from zero.")
+    held_out: float = Field(default=0.05, ge=0, lt=1, description="Part of the source images that is never trained on.")
+    held_classes: int = Field(
+        default=0, ge=0, description="Source classes that are not taught; recall is measured on them."
+    )
+    workers: Workers = 0
+    seed: Seed = 0
 
 
 class ExtractSettings(Settings):
-    """From pictures to bags."""
+    """Extraction: images become bags."""
 
-    proposals: Annotated[int, Field(ge=1, le=2000)] = 100  # B, an image
-    nms: Annotated[float, Field(gt=0, le=1)] = 0.7
-    whole_image: bool = True  # add the box of the whole picture
-    class_features: str = "backbone-roi"  # see bags.features
-    batch: Annotated[int, Field(ge=1, le=1024)] = 8  # pictures at a time
-    shard: Annotated[int, Field(ge=1, le=100_000)] = 256  # pictures a shard
-    unreadable: Literal["fail", "skip"] = "fail"
-    workers: Annotated[int, Field(ge=0, le=256)] = 0
-
-
-class DescentSettings(Settings):
-    """Stochastic gradient descent on pairs of bags, as both trainings of score functions do it."""
-
-    steps: Annotated[int, Field(ge=1, le=10_000_000)] = 1500
-    pairs: Annotated[int, Field(ge=1, le=65536)] = 32  # of bags a step
-    optimizer: Literal["adamw", "sgd"] = "adamw"  # the paper's is sgd with momentum; take an lr of 0.01 with it
-    lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd
-    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
-    clip: Annotated[float, Field(gt=0)] = 10.0  # of the gradient's norm
-    foreground: Annotated[int, Field(ge=1, le=100)] = 3  # proposals of a bag in a step
-    background: Annotated[int, Field(ge=1, le=1000)] = 7
-    pair_loss: Literal["cross-entropy", "focal"] = "cross-entropy"
-    relation: Literal["paper", "released", "cosine"] = "paper"  # pair scores: a relation network, or a cosine
-    geometry: bool = False  # place and size of the boxes beside the features; see learning.geometry
-    unary: Literal["sampled", "exact"] = "sampled"  # by descent, or by logistic regression on all proposals
-    unary_decay: Annotated[float, Field(gt=0)] = 1e-2  # of that regression
-    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the bags the loss is watched on
-    patience: Annotated[int, Field(ge=1)] = 5  # looks at the held-out loss without a new best before the end
-    looks: Annotated[int, Field(ge=1, le=1000)] = 20  # at the held-out loss in all
+    proposals: int = Field(default=100, ge=1, le=2000, description="Proposals per image.")
+    nms: float = Field(
+        default=0.7, gt=0, le=1, description="IoU above which the lower-scored of two proposals is dropped."
+    )
+    whole_image: bool = Field(default=True, description="Add the box of the whole image as a proposal.")
+    class_features: str = Field(
+        default="backbone-roi", description="Class features: see bags/features.py for the names."
+    )
+    batch: Annotated[int, Field(ge=1, le=1024, description="Images per forward pass."), NO_EFFECT] = 8
+    shard: Annotated[int, Field(ge=1, le=100_000, description="Images per shard of the store."), NO_EFFECT] = 256
+    unreadable: Annotated[
+        Literal["fail", "skip"], Field(description="What an image that cannot be read does."), NO_EFFECT
+    ] = "fail"
+    workers: Workers = 0
 
 
-class TransferSettings(DescentSettings):
+class FeatureSettings(Settings):
+    """Which features of a proposal a score function sees."""
+
+    kind: Literal["transfer", "class", "both"] = Field(
+        default="both", description="Features of the proposer's box head, of the independent network, or both."
+    )
+    dimensions: int = Field(
+        default=256, ge=0, le=8192, description="Principal components that are kept; 0 keeps the features."
+    )
+    geometry: bool = Field(default=True, description="Append position, size and objectness of the box.")
+
+
+class TrainingSettings(Settings):
+    """Stochastic gradient descent on pairs of bags, with early stopping on held-out bags."""
+
+    steps: int = Field(default=1500, ge=1, le=10_000_000, description="Steps at most; few tags are learned in fewer.")
+    pairs: int = Field(default=32, ge=1, le=65536, description="Pairs of bags per step.")
+    optimizer: Literal["adamw", "sgd"] = Field(
+        default="adamw", description="The paper uses sgd; use a rate of 0.01 with it."
+    )
+    lr: float = Field(default=2e-3, gt=0, le=10, description="Initial learning rate; it follows a cosine down to zero.")
+    foreground: int = Field(default=3, ge=1, le=100, description="Foreground proposals drawn per bag (the paper: 3).")
+    background: int = Field(default=7, ge=1, le=1000, description="Background proposals drawn per bag (the paper: 7).")
+    held_out: float = Field(default=0.1, ge=0, lt=1, description="Part of the bags that early stopping watches.")
+
+
+class TransferUnarySettings(Settings):
+    """The class-generic unary score."""
+
+    fit: Literal["sampled", "exact"] = Field(
+        default="exact", description="Train by descent on sampled proposals, or fit logistic regression to all of them."
+    )
+    decay: float = Field(default=1e-3, gt=0, description="Weight decay of the exact fit.")
+    tight_iou: float = Field(
+        default=0.9, gt=0, le=1, description="The exact fit's label rises from 0 at background_iou to 1 at this IoU."
+    )
+
+
+class PairSettings(Settings):
+    """The pair score."""
+
+    kind: str = Field(default="cosine", description="relation (the paper's network) or cosine.")
+
+
+class TransferSettings(Settings):
     """The class-generic score functions, learned on the source (paper, eq. source_loss)."""
 
-    foreground_iou: Annotated[float, Field(gt=0, lt=1)] = 0.5  # with an annotated box: shows its class
-    background_iou: Annotated[float, Field(gt=0, lt=1)] = 0.5  # with every annotated box below this: shows none
-    tight_iou: Annotated[float, Field(gt=0, le=1)] = 0.9  # an exact unary's label rises from background_iou up to here
-    unary_decay: Annotated[float, Field(gt=0)] = 1e-3
-    same_class: Annotated[float, Field(gt=0, lt=1)] = 0.5  # share of the pairs of bags that share a class
-    features: Literal["transfer", "both"] = "transfer"  # what the transfer scores see
-    dimensions: Annotated[int, Field(ge=0, le=8192)] = 0  # principal directions of the features; 0 keeps all
-    seed: Annotated[int, Field(ge=0)] = 0
+    images: int = Field(default=5000, ge=2, description="Source images learned from, at most.")
+    foreground_iou: Iou = Field(
+        default=0.65, description="A proposal shows a class if its IoU with a box is at least this."
+    )
+    background_iou: Iou = Field(
+        default=0.5, description="A proposal shows nothing if its IoU with every box is below this."
+    )
+    features: FeatureSettings = FeatureSettings(dimensions=512)
+    unary: TransferUnarySettings = TransferUnarySettings()
+    pairs: PairSettings = PairSettings()
+    training: TrainingSettings = TrainingSettings(steps=600, pairs=64)
+    same_class: float = Field(default=0.5, gt=0, lt=1, description="Part of the pairs of bags that share a class.")
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _ordered(self) -> "TransferSettings":
         if self.background_iou > self.foreground_iou:
             raise ValueError("background_iou is above foreground_iou: a proposal would show an object and none")
-        if self.background_iou >= self.tight_iou:
-            raise ValueError("background_iou is not below tight_iou: no proposal would be in between")
+        if self.background_iou >= self.unary.tight_iou:
+            raise ValueError("background_iou is not below unary.tight_iou: no proposal would be in between")
         return self
 
 
-class LearningSettings(DescentSettings):
+class EnergySettings(Settings):
+    """What re-localization minimises (paper, eq. reloc_full_opt), and how the two sides are mixed."""
+
+    alpha: float = Field(default=1.0, ge=0, description="Weight of the pair scores; 0 leaves them out.")
+    alpha_scale: Literal["none", "per_bag"] = Field(
+        default="per_bag", description="`per_bag` averages the pair scores over the other bags; `none` sums them."
+    )
+    lambda1: Share = Field(default=1.0, description="Weight of the transfer scores in the pair scores; 1 trains none.")
+    lambda2: Share = Field(default=0.5, description="Weight of the transfer scores in the unary scores; 1 trains none.")
+    max_compared_bags: int = Field(
+        default=1024,
+        ge=0,
+        description="Bags of a class that are compared with each other, in random groups; 0 compares all.",
+    )
+
+    @property
+    def trains_unary(self) -> bool:
+        """Whether class unary scores have any weight."""
+        return self.lambda2 < 1
+
+    @property
+    def trains_pairs(self) -> bool:
+        """Whether class pair scores have any weight."""
+        return self.alpha > 0 and self.lambda1 < 1
+
+    def without_pairs(self) -> "EnergySettings":
+        """The same energy with its unary part alone."""
+        return self.model_copy(update={"alpha": 0.0})
+
+
+class SolverSettings(Settings):
+    """Algorithm 1: mini-problems, then ICM."""
+
+    name: str = Field(default="trws", description="Solver of the mini-problems.")
+    k: int = Field(default=4, ge=2, le=1024, description="Bags of a mini-problem.")
+    iterations: int = Field(default=100, ge=1, description="Iterations of the solver at most.")
+    epochs: int = Field(default=10, ge=0, description="Passes of ICM over the bags at most.")
+
+
+class ClassUnarySettings(Settings):
+    """The unary of a class: how its class scores are fitted, and the evidence that stands beside them."""
+
+    fit: Literal["sampled", "exact"] = Field(
+        default="exact", description="Train by descent on sampled proposals, or fit logistic regression to all of them."
+    )
+    decay: float = Field(default=1e-2, gt=0, description="Weight decay of the exact fit.")
+    other_tag_weight: float = Field(
+        default=1.0, ge=0, description="Weight, in the exact fit, of other tags' selected boxes as negative examples."
+    )
+    area_penalty: float = Field(
+        default=3.0, ge=0, description="Score a proposal loses per part of the image it covers beyond one half."
+    )
+    max_area: float = Field(
+        default=0.9, gt=0, le=1, description="Part of the image that a selected proposal covers at most."
+    )
+
+
+class ClassTrainingSettings(TrainingSettings):
+    """Re-training: what is foreground around a selected box, and what it is paired with."""
+
+    foreground_iou: float = Field(
+        default=0.6, gt=0, le=1, description="Minimum IoU with the selected box for a proposal to be foreground."
+    )
+    negatives: Share = Field(default=0.5, description="Part of the pairs whose other bag lacks the tag.")
+
+
+class BoxSettings(Settings):
+    """From selected proposals to boxes."""
+
+    voting_iou: float = Field(
+        default=0.4,
+        ge=0,
+        lt=1,
+        description="Average the proposals whose IoU with the box is at least this; 0 disables it.",
+    )
+
+
+class LocalizationSettings(Settings):
     """Warm-up, then re-training and re-localization in turn (paper, sections 4 and 4.2)."""
 
-    rounds: Annotated[int, Field(ge=0, le=100)] = 3  # T
-    folds: Annotated[int, Field(ge=1, le=100)] = 4  # re-train on all but one, re-localize that one; 1 is none
-    alpha: Annotated[float, Field(ge=0)] = 1.0  # weight of the pair scores
-    alpha_scale: Literal["none", "per_bag"] = "per_bag"  # of their sum, or of their mean over the other bags
-    lambda1: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the transfer scores in the pair scores
-    lambda2: Annotated[float, Field(ge=0, le=1)] = 0.5  # the same in the unary scores
-    k: Annotated[int, Field(ge=2, le=1024)] = 4  # bags of a mini-problem
-    group: Annotated[int, Field(ge=0)] = 0  # bags of a class compared with each other at most, drawn at random; 0: all
-    init: Literal["mini-problems", "unary", "random"] = "mini-problems"
-    solver: str = "trws"
-    iterations: Annotated[int, Field(ge=1)] = 100  # of the solver
-    epochs: Annotated[int, Field(ge=0)] = 10  # of ICM at most
-    features: Literal["class", "transfer", "both"] = "class"  # what the class scores see
-    dimensions: Annotated[int, Field(ge=0, le=8192)] = 0  # principal directions of them; 0 keeps all
-    foreground_iou: Annotated[float, Field(gt=0, le=1)] = 0.6  # with the selected box: foreground
-    negatives: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the pairs with a bag that lacks the tag
-    rivals: Annotated[float, Field(ge=0)] = 0.0  # weight of what other tags stand for, in exact unary scores
-    largest: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of its picture a selected proposal covers at most
-    oversize: Annotated[float, Field(ge=0)] = 0.0  # score a proposal loses for the share of its picture beyond one half
-    refine: Annotated[float, Field(ge=0, lt=1)] = (
-        0.0  # a box is the mean of the proposals that overlap it so; 0: itself
+    rounds: int = Field(default=1, ge=0, le=100, description="Rounds of re-training and re-localization at most.")
+    folds: int = Field(
+        default=4, ge=1, le=100, description="Re-train without each fold, re-localize that fold; 1 uses none."
     )
-    train_unary: bool = True  # otherwise the class scores are of pairs alone (needs lambda2 = 1)
-    train_pairs: bool = True  # otherwise of single proposals alone (needs alpha = 0 or lambda1 = 1)
-    safeguard: bool = False  # keep a re-training only if it lowers the objective (needs folds = 1)
-    seed: Annotated[int, Field(ge=0)] = 0
+    safeguard: bool = Field(
+        default=False,
+        description="Keep a re-training only if it lowers the objective, which makes it monotone (folds = 1).",
+    )
+    energy: EnergySettings = EnergySettings()
+    solver: SolverSettings = SolverSettings()
+    features: FeatureSettings = FeatureSettings()
+    unary: ClassUnarySettings = ClassUnarySettings()
+    pairs: PairSettings = PairSettings()
+    training: ClassTrainingSettings = ClassTrainingSettings()
+    boxes: BoxSettings = BoxSettings()
+    seed: Seed = 0
 
     @model_validator(mode="after")
-    def _not_contradictory(self) -> "LearningSettings":
+    def _one_objective(self) -> "LocalizationSettings":
         if self.safeguard and self.folds > 1:
-            raise ValueError(
-                "safeguard and folds contradict each other: with folds there is not one objective to watch"
-            )
-        if not self.train_unary and self.lambda2 < 1:
-            raise ValueError("train_unary and lambda2 contradict each other: an untrained unary can have no weight")
-        if not self.train_pairs and self.alpha > 0 and self.lambda1 < 1:
-            raise ValueError(
-                "train_pairs and alpha contradict each other: untrained pair scores can have no weight; set lambda1 = 1"
-            )
+            raise ValueError("safeguard and folds contradict each other: with folds there is not one objective")
         return self
 
 
 class FineTuneSettings(Settings):
-    """The proposer re-trained on the boxes found, fold by fold: the method `fine-tuned`, which goes on from `full`."""
+    """The method `fine-tuned`: the proposer re-trained on the boxes of `full`, fold by fold."""
 
-    epochs: Annotated[int, Field(ge=1, le=1000)] = 12  # of each network at most
-    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 400  # and about so many at most: epochs are whole
-    batch: Annotated[int, Field(ge=1, le=1024)] = 32
-    lr: Annotated[float, Field(gt=0, le=10)] = 3e-4
-    warm_up: Annotated[int, Field(ge=0)] = 50  # steps in which the learning rate rises
-    crop: Annotated[float, Field(gt=0, le=1)] = 0.6  # a picture is cut to at least this share of its sides
-    weight: Annotated[float, Field(gt=0)] = 2.0  # of what the networks say beside the scores of `full`
-    sure: Annotated[float, Field(gt=0, le=1)] = 0.5  # probability from which a further box of a tag is an instance
-    workers: Annotated[int, Field(ge=0, le=256)] = 0  # processes that read pictures
-    seed: Annotated[int, Field(ge=0)] = 0
+    epochs: int = Field(default=12, ge=1, le=1000, description="Epochs of each network at most.")
+    steps: int = Field(default=400, ge=1, le=1_000_000, description="Steps of each network, about; epochs are whole.")
+    batch: int = Field(default=32, ge=1, le=1024, description="Images per step.")
+    lr: float = Field(default=3e-4, gt=0, le=10, description="Peak learning rate.")
+    warm_up: int = Field(default=50, ge=0, description="Steps in which the learning rate rises from zero.")
+    crop: float = Field(
+        default=0.6, gt=0, le=1, description="Crop training images at random to at least this part of a side."
+    )
+    weight: float = Field(
+        default=2.0, gt=0, description="Weight of the networks' log-probabilities beside the scores of full."
+    )
+    instance_threshold: float = Field(
+        default=0.5, gt=0, le=1, description="Probability from which a further box of a tag counts as an instance."
+    )
+    workers: Workers = 0
+    seed: Seed = 0
 
 
-Method = Literal["warm-up-unary", "warm-up", "unary", "full", "mi-svm", "fine-tuned"]
+class MiSvmSettings(Settings):
+    """The baseline `mi-svm`: multiple instance learning with linear support vector machines (Uijlings et al.)."""
+
+    rounds: int = Field(default=1, ge=0, le=100, description="Rounds of training and selection at most.")
+    folds: int = Field(
+        default=4, ge=1, le=100, description="Train without each fold, select in that fold; 1 uses none."
+    )
+    objectness_weight: Share = Field(default=0.5, description="Weight of the proposer's objectness beside the machine.")
+    max_area: float = Field(
+        default=0.9, gt=0, le=1, description="Part of the image that a selected proposal covers at most."
+    )
+    features: FeatureSettings = FeatureSettings()
+    seed: Seed = 0
 
 
 class DataSettings(Settings):
-    """Where source and target come from: generated scenes, or files in any format the readers know."""
+    """Where source and target come from: generated scenes, or files in any format."""
 
-    scenes: SceneSettings | None = None
-    source: Path | None = None  # annotations
-    source_images: Path | None = None
-    target: Path | None = None  # tags; boxes, where the file has any, are not looked at
-    target_images: Path | None = None
-    truth: Path | None = None  # boxes of the target, for evaluation alone
-    allow_overlap: bool = False  # classes that are in source and target
+    scenes: SceneSettings | None = Field(default=None, description="Draw scenes instead of reading files.")
+    source: Path | None = Field(default=None, description="Annotations of the source.")
+    source_images: Path | None = Field(default=None, description="Folder of the source's images.")
+    source_format: str = Field(default="auto", description="Format of the source.")
+    target: Path | None = Field(default=None, description="Tags of the target; boxes in that file are ignored.")
+    target_images: Path | None = Field(default=None, description="Folder of the target's images.")
+    target_format: str = Field(default="auto", description="Format of the target.")
+    truth: Path | None = Field(default=None, description="Boxes of the target, for evaluation alone.")
+    allow_overlap: bool = Field(default=False, description="Allow classes that are in source and target.")
 
     @model_validator(mode="after")
     def _one_kind(self) -> "DataSettings":
@@ -201,19 +349,24 @@ class RunSettings(Settings):
     """A whole run, as a TOML file has it."""
 
     data: DataSettings
-    weights: str | None = None  # "coco63" or the folder of a run: then nothing is learned on a source
+    weights: str | None = Field(
+        default=None, description="Use these weights (coco63, or a folder) instead of a source."
+    )
+    methods: tuple[str, ...] = Field(
+        default=("warm-up-unary", "warm-up", "unary", "full"),
+        min_length=1,
+        description="Methods to run, in this order.",
+    )
     proposer: ProposerSettings = ProposerSettings()
     extract: ExtractSettings = ExtractSettings()
     transfer: TransferSettings = TransferSettings()
-    learning: LearningSettings = LearningSettings()
+    localization: LocalizationSettings = LocalizationSettings()
     fine_tune: FineTuneSettings = FineTuneSettings()
-    methods: tuple[Method, ...] = (
-        "warm-up-unary", "warm-up", "unary", "full",
-    )  # fmt: skip
-    transfer_images: Annotated[int, Field(ge=2)] = 5000  # source images at most the transfer scores learn from
-    seed: Annotated[int, Field(ge=0)] = 0  # of every part that is not given one of its own
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    memory: Annotated[float, Field(gt=0)] = 8.0  # GB of features held at a time
+    mi_svm: MiSvmSettings = MiSvmSettings()
+    seed: Seed = 0
+    device: Device = Field(default="auto", description="Device to compute on; auto takes a GPU where there is one.")
+    memory: float = Field(default=8.0, gt=0, description="Gigabytes of features held at a time.")
+    processes: int = Field(default=1, ge=1, le=256, description="Processes that share the work of learning on a CPU.")
 
     @model_validator(mode="after")
     def _something_to_learn_from(self) -> "RunSettings":
@@ -221,41 +374,8 @@ class RunSettings(Settings):
             raise ValueError("data.source is needed (or data.scenes, or weights that were learned before)")
         if self.weights is not None and (self.data.scenes or self.data.source):
             raise ValueError("weights and data.source contradict each other: weights were learned on a source before")
+        if len(set(self.methods)) < len(self.methods):
+            raise ValueError("methods names one method twice")
         if "fine-tuned" in self.methods and "full" not in self.methods[: self.methods.index("fine-tuned")]:
             raise ValueError("the method 'fine-tuned' goes on from 'full': name it after that one")
         return self
-
-
-PRESETS: dict[str, dict[str, object]] = {
-    # what the paper says of its COCO experiment
-    "paper": {"rounds": 5, "folds": 1, "k": 4, "alpha": 1.0, "alpha_scale": "none"},
-    # where the authors' released program differs
-    "released": {
-        "rounds": 2, "folds": 10, "k": 4, "alpha": 1.0, "alpha_scale": "none", "lambda1": 0.25, "lambda2": 1.0,
-        "train_unary": False, "pair_loss": "focal", "relation": "released", "solver": "greedy-tree", "epochs": 1,
-        "foreground_iou": 0.7, "foreground": 2, "background": 8, "lr": 0.01, "pairs": 4,
-    },
-}  # fmt: skip
-
-# The whole method on generated scenes, for two CPU cores; configs/demo.toml is the same as a file.
-DEMO: dict[str, object] = {
-    "data": {"scenes": {"source_images": 1000, "target_images": 400}},
-    "proposer": {
-        "image_size": 128, "pyramid": 64, "levels": 3, "roi": 5, "head": 256, "sampled_rois": 64, "lr": 1e-3,
-        "warm_up": 30, "epochs": 4, "held_out": 0.05,
-    },
-    "extract": {"proposals": 50},
-    "transfer": {"dimensions": 128, "steps": 600},
-    "learning": {
-        "features": "both", "dimensions": 128, "steps": 300, "lr": 5e-3, "rounds": 2, "folds": 3, "k": 8, "alpha": 2.0,
-        "lambda1": 0.5, "lambda2": 0.25,
-    },
-    "transfer_images": 800,
-}  # fmt: skip
-# What `--fast` changes in it, for CI: less of everything.
-FAST: dict[str, dict[str, object]] = {
-    "data": {"scenes": {"source_images": 400, "target_images": 120}},
-    "proposer": {"epochs": 2},
-    "transfer": {"steps": 200},
-    "learning": {"steps": 60, "rounds": 1, "folds": 2, "k": 4},
-}

@@ -1,26 +1,29 @@
 import pytest
 import torch
 
-from pairloc.bags.features import feature_extractor
+from pairloc.bags.features import EXTRACTORS, check_class_features, feature_extractor
 from pairloc.detector.backbones import Maps, lite_weights
 from pairloc.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["backbone-roi", "backbone-crops", "none"])
-def test_features_of_a_picture_do_not_depend_on_its_batch(name: str) -> None:
+def test_features_of_a_image_do_not_depend_on_its_batch(name: str) -> None:
     extractor = feature_extractor(name)
     torch.manual_seed(0)
-    pictures = [torch.rand(3, 50, 70), torch.rand(3, 64, 64)]
+    images = [torch.rand(3, 50, 70), torch.rand(3, 64, 64)]
     boxes = [torch.tensor([[0.0, 0.0, 70.0, 50.0], [10.0, 10.0, 40.0, 30.0]]), torch.zeros(0, 4)]
-    together = extractor(pictures, boxes)
+    together = extractor(images, boxes)
     assert [features.shape for features in together] == [(2, extractor.d), (0, extractor.d)]
-    (alone,) = extractor(pictures[:1], boxes[:1])
+    (alone,) = extractor(images[:1], boxes[:1])
     torch.testing.assert_close(together[0], alone, atol=1e-4, rtol=1e-4)
 
 
 def test_unknown_features() -> None:
-    with pytest.raises(InputError, match="no class features 'magic'; known are backbone-roi"):
-        feature_extractor("magic")
+    for name in EXTRACTORS:
+        check_class_features(name)
+    for refuses in (check_class_features, feature_extractor):
+        with pytest.raises(InputError, match="no class features 'magic'; known are backbone-roi"):
+            refuses("magic")
 
 
 def test_the_packaged_weights_are_those_of_imagenet() -> None:

@@ -1,8 +1,10 @@
 """The store: whole shards or none, the same bytes however it was written, and damage that is found."""
 
 import hashlib
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -32,12 +34,13 @@ def bag(index: int) -> Bag:
     )
 
 
-def write(path: Path, count: int, shard: int, *, rank: int = 0, world: int = 1, stop_after: int | None = None) -> bool:
-    with StoreWriter(path, dataset(count), {"B": 3}, shard=shard, rank=rank, world=world) as writer:
+def write(path: Path, count: int, shard: int, *, stop_after: int | None = None) -> None:
+    with StoreWriter(path, dataset(count), {"B": 3}, shard=shard) as writer:
         for number in writer.missing()[:stop_after]:
             first, last = writer.ranges[number]
             writer.write(number, [bag(index) for index in range(first, last)])
-        return writer.finish()
+        if stop_after is None:
+            writer.finish()
 
 
 def content(path: Path) -> dict[str, str]:
@@ -49,7 +52,7 @@ def content(path: Path) -> dict[str, str]:
 @given(st.integers(1, 12), st.integers(1, 5))
 def test_bags_come_back(tmp_path_factory: pytest.TempPathFactory, count: int, shard: int) -> None:
     path = tmp_path_factory.mktemp("s") / "store"
-    assert write(path, count, shard)
+    write(path, count, shard)
     store = BagStore(path)
     assert len(store) == count
     assert store.dataset.positives == dataset(count).positives
@@ -63,41 +66,35 @@ def test_bags_come_back(tmp_path_factory: pytest.TempPathFactory, count: int, sh
 
 @pytest.mark.parametrize("stops", [[0], [1], [2], [0, 1, 1]])
 def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, stops: list[int]) -> None:
-    assert write(tmp_path / "whole", 11, 3)
+    write(tmp_path / "whole", 11, 3)
     for stop in stops:
-        assert not write(tmp_path / "stopped", 11, 3, stop_after=stop)
+        write(tmp_path / "stopped", 11, 3, stop_after=stop)
         with pytest.raises(InputError, match="is not finished"):
             BagStore(tmp_path / "stopped")
-    assert write(tmp_path / "stopped", 11, 3)
+    write(tmp_path / "stopped", 11, 3)
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
 
 
 def test_an_interrupted_shard_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert write(tmp_path / "whole", 6, 3)
+    write(tmp_path / "whole", 6, 3)
     path = tmp_path / "store"
     real, calls = np.save, []
 
-    def breaks(file: Path, array: np.ndarray[Any, Any]) -> None:
+    def breaks(file: IO[bytes], array: np.ndarray[Any, Any], **options: bool) -> None:
         calls.append(file)
         if len(calls) == 9:
             raise OSError(28, "No space left on device")
-        real(file, array)
+        real(file, array, **options)
 
     monkeypatch.setattr(np, "save", breaks)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(InputError, match=r"transfer.npy: cannot be written \(no space left on device\)"):
         write(path, 6, 3)
     monkeypatch.undo()
-    assert sorted(entry.name for entry in path.iterdir()) == ["plan.json", "shard-00000"]
-    (path / ".shard-00001.partial-0").mkdir()  # as a kill would leave it
-    assert write(path, 6, 3)
+    assert sorted(entry.name for entry in path.iterdir()) == [".lock", "plan.json", "shard-00000"]
+    (path / ".shard-00001.partial").mkdir()  # as a kill would leave it
+    (path / ".shard-00000.partial-0").mkdir()  # as a kill of an earlier version would
+    write(path, 6, 3)
     assert content(path) == content(tmp_path / "whole")
-
-
-def test_two_processes_write_what_one_does(tmp_path: Path) -> None:
-    assert write(tmp_path / "one", 11, 2)
-    assert not write(tmp_path / "two", 11, 2, rank=1, world=2)
-    assert write(tmp_path / "two", 11, 2, rank=0, world=2)
-    assert content(tmp_path / "two") == content(tmp_path / "one")
 
 
 def test_a_second_writer_and_another_plan_are_refused(tmp_path: Path) -> None:
@@ -131,3 +128,72 @@ def test_a_flipped_byte_in_any_file_is_found(tmp_path: Path) -> None:
 def test_what_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a bag store"):
         BagStore(tmp_path)
+
+
+def test_a_store_is_finished_when_all_shards_are_there(tmp_path: Path) -> None:
+    with (
+        StoreWriter(tmp_path / "s", dataset(4), {}, shard=2) as writer,
+        pytest.raises(ValueError, match="2 shards are missing"),
+    ):
+        writer.finish()
+
+
+def test_files_have_the_keys_they_always_had(tmp_path: Path) -> None:
+    write(tmp_path / "s", 2, 2)
+    key = "832daa1dc3984662b9cbbe45371186d768c56c40e2de4b904db21581769b4f2b"
+    assert (tmp_path / "s" / "plan.json").read_text() == (
+        '{"settings":{"B":3},"shard":2,"classes":["cat","hot dog"],"images":[{"id":1,"file":"0.jpg","tags":[0]},'
+        f'{{"id":2,"file":"1.jpg","tags":[1]}}],"key":"{key}"}}\n'
+    )
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    assert list(manifest) == ["made_by", "key", "shards"]
+    assert (manifest["made_by"], manifest["key"]) == ("pairloc bags", key)
+    (shard,) = manifest["shards"]
+    assert list(shard) == ["images", "proposals", "files", "unreadable", "name"]
+    assert list(shard["files"]) == ["boxes", "objectness", "transfer", "class", "offsets", "sizes"]
+    assert json.loads((tmp_path / "s" / "shard-00000" / "shard.json").read_text()) | {"name": "shard-00000"} == shard
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("plan.json", lambda plan: [], "valid dictionary"),
+        ("plan.json", lambda plan: plan | {"images": 3}, "images: .*not 3"),
+        ("plan.json", lambda plan: plan | {"classes": ["cat"]}, "a tag that is not among the 1 classes"),
+        ("plan.json", lambda plan: plan | {"images": plan["images"][:-1]}, "are not the 6 images of plan.json"),
+        ("plan.json", lambda plan: plan | {"more": 1}, "more: "),
+        ("manifest.json", lambda manifest: {"shards": []}, "made_by: "),
+        ("manifest.json", lambda manifest: manifest | {"shards": manifest["shards"][1:]}, "are not the 7 images"),
+        ("manifest.json", lambda manifest: manifest | {"shards": manifest["shards"][::-1]}, "are not the 7 images"),
+        ("manifest.json", lambda m: m | {"shards": [m["shards"][0] | {"name": "../x"}]}, r"shards.0.name: .*'../x'"),
+        ("manifest.json", lambda m: m | {"shards": [m["shards"][0] | {"files": {"../x": ""}}]}, "files are not boxes"),
+    ],
+)
+def test_files_of_another_shape_are_one_sentence(
+    tmp_path: Path, name: str, change: Callable[[Any], Any], message: str
+) -> None:
+    write(tmp_path / "s", 7, 3)
+    file = tmp_path / "s" / name
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(InputError, match=message) as caught:
+        BagStore(tmp_path / "s")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("boxes", np.zeros((3, 4))),
+        ("boxes", np.zeros((2, 4), np.float32)),
+        ("transfer", np.zeros(3, np.float16)),
+        ("offsets", np.array([0, 2, 1, 3])),
+        ("offsets", np.array([0, 0, 1, 9])),
+        ("sizes", np.zeros((3, 3), np.int32)),
+        ("class", np.array([None] * 3)),
+    ],
+)
+def test_arrays_of_another_shape_are_one_sentence(tmp_path: Path, name: str, array: np.ndarray[Any, Any]) -> None:
+    write(tmp_path / "s", 3, 3)
+    np.save(tmp_path / "s" / "shard-00000" / f"{name}.npy", array)
+    with pytest.raises(InputError, match=rf"{name}.npy: is damaged .*'pairloc bags verify'"):
+        BagStore(tmp_path / "s").bag(0)

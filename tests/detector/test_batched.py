@@ -10,7 +10,7 @@ from torchvision.ops import box_iou, nms
 
 from helpers import TINY
 from pairloc.detector.batched import BatchedSampler, batch_up, suppressed
-from pairloc.detector.proposer import build
+from pairloc.detector.model import build
 
 TINY_UNTRAINED = TINY.model_copy(update={"pretrained": False})
 
@@ -41,7 +41,7 @@ def test_training_regions_are_as_torchvisions(counts: list[int], nearby: float) 
     generator = torch.Generator().manual_seed(sum(counts))
     targets = [{"boxes": boxes(n, generator), "labels": torch.randint(1, 5, (n,), generator=generator)} for n in counts]
     proposals = [boxes(30 + 5 * i, generator) for i in range(len(counts))]
-    everything = TINY_UNTRAINED.model_copy(update={"sampled_rois": 400, "nearby": nearby})
+    everything = TINY_UNTRAINED.model_copy(update={"sampled_rois": 400, "min_background_iou": nearby})
     plain, fast = build(everything, 4), batch_up(build(everything, 4))
     expected = plain.roi_heads.select_training_samples(proposals, targets)
     found = fast.roi_heads.select_training_samples(proposals, targets)
@@ -74,11 +74,11 @@ def test_suppression_equals_torchvisions(seed: int, threshold: float) -> None:
 
 def test_scaling_equals_torchvisions_where_it_enlarges() -> None:
     generator = torch.Generator().manual_seed(0)
-    pictures = [torch.rand(3, h, w, generator=generator) for h, w in ((40, 64), (64, 64), (20, 7))]
+    images = [torch.rand(3, h, w, generator=generator) for h, w in ((40, 64), (64, 64), (20, 7))]
     targets = [{"boxes": boxes(n, generator)} for n in (2, 0, 1)]
     mine = build(TINY_UNTRAINED, 4).transform
     plain = GeneralizedRCNNTransform(64, 64, mine.image_mean, mine.image_std)
-    expected, found = plain(pictures, [dict(target) for target in targets]), mine(pictures, targets)
+    expected, found = plain(images, [dict(target) for target in targets]), mine(images, targets)
     assert found[0].image_sizes == expected[0].image_sizes
     torch.testing.assert_close(found[0].tensors, expected[0].tensors)
     for one, other in zip(expected[1], found[1], strict=True):

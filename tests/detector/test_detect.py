@@ -8,7 +8,7 @@ from pairloc.curation.scenes import write_scenes
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.detect import detect, relabelled, train_detector
-from pairloc.detector.proposer import Proposer
+from pairloc.detector.model import Proposer
 from pairloc.errors import InputError
 from pairloc.formats.reading import read_annotated
 from pairloc.settings import SceneSettings
@@ -51,7 +51,7 @@ def test_a_frozen_detector_learns_with_its_box_head_alone(tmp_path: Path) -> Non
     dataset, truth = read_annotated(tmp_path / "source.json")
     settings = TINY.model_copy(update={"held_out": 0.0, "epochs": 1})
     start = train_detector(dataset, truth, settings, tmp_path / "start")
-    frozen = settings.model_copy(update={"frozen": True, "nearby": 0.1})
+    frozen = settings.model_copy(update={"frozen": True, "min_background_iou": 0.1})
     found = train_detector(dataset, truth, frozen, tmp_path / "frozen", start=start)
     before, after = start.model.state_dict(), Proposer.load(tmp_path / "frozen").model.state_dict()
     assert {name for name in after if not after[name].equal(found.model.state_dict()[name])} == set()

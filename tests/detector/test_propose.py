@@ -4,12 +4,12 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
+from pairloc.detector.model import Proposer
 from pairloc.detector.propose import Seen, best_boxes, describe, objectness, propose
-from pairloc.detector.proposer import Proposer
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 400), (400, 3), (64, 64), (50, 90)])
-def test_boxes_lie_in_pictures_of_any_shape(proposer: Path, shape: tuple[int, int]) -> None:
+def test_boxes_lie_in_images_of_any_shape(proposer: Path, shape: tuple[int, int]) -> None:
     model = Proposer.load(proposer).model
     (boxes,) = propose(model, [torch.rand(3, *shape)], 20, 0.7)
     assert len(boxes) <= 20
@@ -21,11 +21,11 @@ def test_boxes_lie_in_pictures_of_any_shape(proposer: Path, shape: tuple[int, in
     assert not len(boxes) or overlaps.max() <= 0.7 + 1e-4
 
 
-def test_one_picture_equals_itself_in_a_batch(proposer: Path) -> None:
+def test_one_image_equals_itself_in_a_batch(proposer: Path) -> None:
     model = Proposer.load(proposer).model
-    pictures = [torch.rand(3, 64, 64), torch.rand(3, 64, 64)]
-    together = Seen(model, pictures)
-    alone = Seen(model, pictures[:1])
+    images = [torch.rand(3, 64, 64), torch.rand(3, 64, 64)]
+    together = Seen(model, images)
+    alone = Seen(model, images[:1])
     boxes = best_boxes(alone, 10, 0.7)
     torch.testing.assert_close(best_boxes(together, 10, 0.7)[0], boxes[0], atol=1e-2, rtol=1e-3)
     described = describe(together, [boxes[0], torch.tensor([[0.0, 0.0, 64.0, 64.0]])])

@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageOps
 
 from helpers import picture
-from pairloc.detector import reading
+from pairloc import platform
 from pairloc.detector.reading import load_picture, readers
 from pairloc.images import PictureError
 
@@ -36,7 +36,7 @@ def test_transparent_pixels_are_white(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_pictures_are_upright(tmp_path: Path, orientation: int) -> None:
+def test_images_are_upright(tmp_path: Path, orientation: int) -> None:
     file = picture(tmp_path / "a.png", (40, 30), orientation=orientation)
     with Image.open(file) as shown:
         expected = np.asarray(ImageOps.exif_transpose(shown).convert("RGB"))
@@ -51,9 +51,8 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
 
 def test_as_many_processes_read_as_shared_memory_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [picture(tmp_path / f"{i}.png", (40, 20)) for i in range(40)] + [tmp_path / "missing.png"]
-    assert reading._room() > 0
     two_groups = 2 * 8 * 3 * 40 * 20
     for room, expected in ((0, 0), (two_groups - 1, 0), (3 * two_groups, 3), (100 * two_groups, 5)):
-        monkeypatch.setattr(reading, "_room", lambda room=room: room)
+        monkeypatch.setattr(platform, "room_for_tensors", lambda room=room: room)
         assert readers(files, 8, 5) == expected
         assert readers(files, 8, 0) == readers([], 8, 5) == 0

@@ -2,10 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pycocotools.coco import COCO
 
-from helpers import coco, write_json
+from helpers import coco, sample, write_json
 from pairloc.errors import InputError
-from pairloc.formats import read
+from pairloc.formats import read, write
 from pairloc.formats.reading import read_annotated, read_boxes
 
 
@@ -126,3 +127,18 @@ def test_an_image_without_an_id_gets_a_free_one(tmp_path: Path) -> None:
     images = [{"file_name": "a"}, {"file_name": "b", "id": 3}, {"file_name": "c"}]
     dataset = read(write_json(tmp_path / "x.json", coco(images=images, annotations=[])))
     assert [image.id for image in dataset.images] == [1, 3, 4]
+
+
+def test_pycocotools_reads_coco(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset, boxes = sample()
+    write("coco", tmp_path, dataset, boxes)
+    reader = COCO(tmp_path / "annotations.json")
+    assert sorted(reader.getImgIds()) == [1, 2, 7]
+    assert [category["name"] for category in reader.loadCats(reader.getCatIds())] == ["hot dog", "cat"]
+    assert reader.loadImgs([2]) == [{"id": 2, "file_name": "sub dir/b c.png", "width": 50, "height": 60}]
+    annotations = reader.loadAnns(reader.getAnnIds(imgIds=[1]))
+    assert [annotation["bbox"] for annotation in annotations] == [[1, 2, 10, 10], [0, 0, 40, 30]]
+    assert [annotation["area"] for annotation in annotations] == [100, 1200]
+    results = [{key: a[key] for key in ("image_id", "category_id", "bbox", "score")} for a in annotations]
+    assert len(reader.loadRes(results).anns) == 2
+    capsys.readouterr()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from helpers import picture, sample, voc_xml, write_ilsvrc, write_pictures
 from pairloc.datasets.findings import Findings
 from pairloc.errors import InputError
-from pairloc.export import write
 from pairloc.formats.reading import parse
+from pairloc.formats.writing import writable_formats, write
 
 EXAMPLES = 1250  # of each of the eight readers: 10,000 mangled files
 
@@ -70,7 +70,7 @@ def make_folders(root: Path) -> tuple[Path, list[str]]:
     return root / "data", ["cat/2.png"]
 
 
-MAKERS = {name: from_export(name) for name in ("coco", "voc", "yolo", "label-studio", "cvat", "csv")} | {
+MAKERS = {name: from_export(name) for name in writable_formats()} | {
     "ilsvrc": make_ilsvrc,
     "folders": make_folders,
 }

@@ -4,12 +4,12 @@ import pytest
 
 from helpers import coco, picture, sample, write_ilsvrc, write_json, write_pictures
 from pairloc.errors import InputError
-from pairloc.export import write
-from pairloc.formats import FORMATS, read
+from pairloc.formats import FORMATS, read, write
 from pairloc.formats.reading import recognise
+from pairloc.formats.writing import writable_formats
 
 
-@pytest.mark.parametrize("format", ["coco", "voc", "yolo", "label-studio", "cvat", "csv"])
+@pytest.mark.parametrize("format", writable_formats())
 def test_every_format_is_recognised_from_its_folder(tmp_path: Path, format: str) -> None:
     dataset, boxes = sample()
     images = write_pictures(tmp_path / "pictures", dataset)

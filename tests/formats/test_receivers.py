@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers import sample, write_pictures
-from pairloc.export import write
+from pairloc.formats import write
 
 ROOT = Path(__file__).parents[2]
 

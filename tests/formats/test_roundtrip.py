@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from helpers import sample, write_pictures
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.errors import InputError
-from pairloc.export import FORMATS, write
 from pairloc.formats.reading import read_boxes
+from pairloc.formats.writing import writable_formats, write
 
 letters = st.characters(exclude_categories=["Cc", "Cs", "Cn", "Co", "Zl", "Zp"])
 names = st.text(letters, min_size=1, max_size=12).map(str.strip).filter(bool)
@@ -53,7 +52,7 @@ def rows_of(dataset: Dataset, boxes: ScoredBoxes) -> list[Row]:
     )
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", writable_formats())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=datasets())
 def test_boxes_come_back(format: str, case: tuple[Dataset, ScoredBoxes]) -> None:
@@ -76,7 +75,7 @@ def test_boxes_come_back(format: str, case: tuple[Dataset, ScoredBoxes]) -> None
         assert new[3] == pytest.approx(old[3])
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", writable_formats())
 def test_nothing_found_is_written_and_read_too(tmp_path: Path, format: str) -> None:
     dataset, boxes = sample()
     none = ScoredBoxes(boxes.image[:0], boxes.label[:0], boxes.boxes[:0], boxes.score[:0])
@@ -89,7 +88,7 @@ def test_nothing_found_is_written_and_read_too(tmp_path: Path, format: str) -> N
     assert sorted(image.file for image in again.images) == sorted(image.file for image in dataset.images)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", writable_formats())
 def test_boxes_without_a_score_stay_without(tmp_path: Path, format: str) -> None:
     dataset, boxes = sample()
     plain = ScoredBoxes(boxes.image, boxes.label, boxes.boxes, np.full(len(boxes), np.nan))
@@ -99,19 +98,3 @@ def test_boxes_without_a_score_stay_without(tmp_path: Path, format: str) -> None
     _, again = read_boxes(out, format)
     assert np.isnan(again.score).all()
     assert len(again) == len(boxes)
-
-
-def test_bad_calls(tmp_path: Path) -> None:
-    dataset, boxes = sample()
-    with pytest.raises(InputError, match="no format 'pdf' to export to"):
-        write("pdf", tmp_path, dataset, boxes)
-    with pytest.raises(InputError, match="the picture is not there"):
-        write("yolo", tmp_path, dataset, boxes, tmp_path)
-    unknown = Dataset((Image(1, "a.jpg", None),), ("cat",), ((),))
-    with pytest.raises(InputError, match="its size is not known; name the image folder"):
-        write(
-            "cvat", tmp_path, unknown, ScoredBoxes(boxes.image[:0], boxes.label[:0], boxes.boxes[:0], boxes.score[:0])
-        )
-    twins = Dataset(tuple(Image(i, f"a.{end}", (9, 9)) for i, end in enumerate(("jpg", "png"))), ("cat",), ((), ()))
-    with pytest.raises(InputError, match="would share one label file"):
-        write("voc", tmp_path, twins, ScoredBoxes(boxes.image[:0], boxes.label[:0], boxes.boxes[:0], boxes.score[:0]))

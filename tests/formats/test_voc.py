@@ -3,10 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import picture, voc_xml
+from helpers import picture, sample, voc_xml
 from pairloc.errors import InputError
-from pairloc.formats import read
+from pairloc.formats import read, write
 from pairloc.formats.reading import read_annotated
+from pairloc.io import read_xml
 
 
 def write_voc(root: Path) -> Path:
@@ -69,3 +70,16 @@ def test_bad_input_names_the_file(tmp_path: Path, xml: str, message: str) -> Non
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no folder 'Annotations'"):
         read(tmp_path, "voc")
+
+
+def test_torchvision_reads_voc(tmp_path: Path) -> None:
+    from torchvision.datasets import VOCDetection
+
+    dataset, boxes = sample()
+    write("voc", tmp_path, dataset, boxes)
+    parsed = VOCDetection.parse_voc_xml(read_xml(tmp_path / "Annotations" / "a.xml"))["annotation"]
+    assert parsed["size"] == {"width": "40", "height": "30", "depth": "3"}
+    assert [thing["name"] for thing in parsed["object"]] == ["hot dog", "cat"]
+    corners = [[int(thing["bndbox"][side]) for side in ("xmin", "ymin", "xmax", "ymax")] for thing in parsed["object"]]
+    np.testing.assert_array_equal(corners, [[2, 3, 11, 12], [1, 1, 40, 30]])
+    assert parsed["object"][0]["score"] == "0.5"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers import TINY
 from pairloc.detector.reading import load_picture
 from pairloc.detector.propose import Seen, judge, propose
-from pairloc.detector.proposer import Proposer, build
+from pairloc.detector.model import Proposer, build
 from pairloc.boxes import iou
 from pairloc.settings import FineTuneSettings, SceneSettings
 from pairloc.datasets.dataset import Dataset

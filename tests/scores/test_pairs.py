@@ -10,24 +10,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pairloc.inference import relocalize
+from pairloc.inference import ClassProblem
 from pairloc.scores import CosineScores, MixedPairs, PairScorer, RelationScores, mix_unary
 
 BACKENDS = ["eager", "triton", *(["compiled"] if shutil.which("g++") else [])]
 
 
 def made(
-    m: int, b: int, d: int, seed: int = 0, classes: int = 1, variant: str = "paper"
+    m: int, b: int, d: int, seed: int = 0, classes: int = 1, variant: str = "relation"
 ) -> tuple[RelationScores | CosineScores, Tensor]:
     torch.manual_seed(seed)
     if variant == "cosine":
         cosine = CosineScores(d, classes)
         torch.nn.init.normal_(cosine.score.weight)
         return cosine.eval(), torch.randn(m, b, d)
-    relation = RelationScores(d, classes, variant)  # type: ignore[arg-type]
-    if variant == "released":
-        relation(torch.randn(8, 4, d), torch.randn(8, 4, d))
-    return relation.eval(), torch.randn(m, b, d)
+    return RelationScores(d, classes).eval(), torch.randn(m, b, d)
 
 
 def slow_table(relation: RelationScores | CosineScores, features: Tensor, label: int) -> Tensor:
@@ -43,11 +40,10 @@ def slow_table(relation: RelationScores | CosineScores, features: Tensor, label:
 
 
 SHAPES = [
-    (2, 1, 1, "paper"),
-    (3, 5, 7, "paper"),
-    (2, 17, 3, "paper"),
-    (2, 3, 33, "paper"),
-    (3, 4, 5, "released"),
+    (2, 1, 1, "relation"),
+    (3, 5, 7, "relation"),
+    (2, 17, 3, "relation"),
+    (2, 3, 33, "relation"),
     (3, 4, 5, "cosine"),
 ]
 # compiling takes ten seconds a shape
@@ -57,9 +53,8 @@ CASES = [(backend, *shape) for backend in BACKENDS for shape in (SHAPES[1:2] if 
 @pytest.mark.parametrize(("backend", "m", "b", "d", "variant"), CASES)
 @pytest.mark.parametrize("memory", [1, 1 << 30])
 def test_blocks_and_sums_equal_the_loop(
-    backend: str, m: int, b: int, d: int, variant: str, memory: int, monkeypatch: pytest.MonkeyPatch
+    backend: str, m: int, b: int, d: int, variant: str, memory: int
 ) -> None:
-    monkeypatch.setattr("pairloc.scores.relation.TRUNK", 6)
     relation, features = made(m, b, d, classes=2, variant=variant)
     table = slow_table(relation, features, label=1)
     scorer = PairScorer(relation, features, label=1, backend=backend, memory=memory)  # type: ignore[arg-type]
@@ -93,7 +88,7 @@ def test_random_shapes(backend: str, m: int, b: int, d: int, seed: int) -> None:
     torch.testing.assert_close(scorer.block(left, right).double(), table[left, right], atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("backend", "variant"), [("eager", "paper"), ("triton", "paper"), ("eager", "cosine")])
+@pytest.mark.parametrize(("backend", "variant"), [("eager", "relation"), ("triton", "relation"), ("eager", "cosine")])
 def test_inputs_need_not_be_contiguous_and_nothing_may_be_asked(backend: str, variant: str) -> None:
     relation, features = made(4, 6, 5, variant=variant)
     strange = features.permute(1, 0, 2).contiguous().permute(1, 0, 2)
@@ -114,9 +109,9 @@ def test_ragged_bags_are_padded_and_their_padding_is_never_chosen(backend: str) 
     missing = torch.arange(5) >= sizes[:, None]
     unary = torch.randn(6, 5).masked_fill(missing, -torch.inf)
     scorer = PairScorer(relation, features.masked_fill(missing[..., None], 0.0), backend=backend)  # type: ignore[arg-type]
-    result = relocalize(unary, scorer, k=3)
+    result = ClassProblem(unary, scorer).solve(k=3)
     assert (result.selection < sizes).all()
-    again = relocalize(unary, PairScorer(relation, features, backend="eager"), k=3)
+    again = ClassProblem(unary, PairScorer(relation, features, backend="eager")).solve(k=3)
     assert torch.equal(result.selection, again.selection)
 
 

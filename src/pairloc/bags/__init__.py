@@ -1,4 +1,4 @@
-"""Pictures become bags: proposals, and the features that scores are learned on."""
+"""Images become bags: proposals, and the features that scores are learned on."""
 
 from pairloc.bags.store import Bag, BagStore
 

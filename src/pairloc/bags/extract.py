@@ -1,4 +1,4 @@
-"""Extraction: pictures become bags, once, shard by shard."""
+"""Extraction: images become bags, once, shard by shard."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pairloc.bags.features import FeatureExtractor, feature_extractor
+from pairloc.bags.features import FeatureExtractor, check_class_features, feature_extractor
 from pairloc.bags.store import Bag, StoreWriter
 from pairloc.datasets.dataset import Dataset
+from pairloc.detector.model import WEIGHTS, Proposer, check_finished
 from pairloc.detector.propose import Seen, best_boxes, describe
-from pairloc.detector.proposer import WEIGHTS, Proposer
 from pairloc.detector.reading import Read, batches
 from pairloc.errors import InputError
-from pairloc.io import sha256
+from pairloc.io import reason, sha256
 from pairloc.settings import ExtractSettings
 
 Track = Callable[[Iterable[int], int], Iterable[int]]
@@ -30,21 +30,18 @@ def extract(
     features_folder: Path | None = None,
     class_features: FeatureExtractor | None = None,
     device: str = "cpu",
-    rank: int = 0,
-    world: int = 1,
     track: Track = lambda shards, total: shards,
-) -> bool:
-    """Write the bags of a data set into a store, or go on where an earlier run stopped; whether the store is finished.
+) -> None:
+    """Write the bags of a data set into a store, or go on where an earlier run stopped.
 
     Boxes come from the proposer; transferred features from it too, or from another proposer (`features_folder`). Class
     features are those the settings name, or come from an extractor of the caller's own, which the settings then name.
     """
+    if class_features is None:
+        check_class_features(settings.class_features)
     folders = {"proposer": proposer_folder, "features": features_folder or proposer_folder}
-    hashes = {
-        name: sha256(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else "" for name, folder in folders.items()
-    }
-    shared = settings.model_dump(exclude={"workers", "batch", "shard", "unreadable"})
-    with StoreWriter(store, dataset, shared | hashes, shard=settings.shard, rank=rank, world=world) as writer:
+    hashes = {name: _weights_hash(folder) for name, folder in folders.items()}
+    with StoreWriter(store, dataset, settings.cache_key() | hashes, shard=settings.shard) as writer:
         missing = writer.missing()
         if missing:
             boxer = Proposer.load(proposer_folder, device)
@@ -65,7 +62,16 @@ def extract(
                     written = background.submit(writer.write, number, bags, unreadable)
                 if written is not None:
                     written.result()
-        return writer.finish()
+        writer.finish()
+
+
+def _weights_hash(folder: Path) -> str:
+    """The hash of a proposer's weights; a folder without any is refused before there is a store."""
+    check_finished(folder)
+    try:
+        return sha256(folder / WEIGHTS)
+    except OSError as error:
+        raise InputError(f"{folder / WEIGHTS}: cannot be read ({reason(error)})") from error
 
 
 def _groups(first: int, last: int, size: int) -> list[list[int]]:
@@ -81,19 +87,19 @@ def _bags(
     settings: ExtractSettings,
     device: str,
 ) -> tuple[list[Bag], list[str]]:
-    """The bags of some pictures, and what could not be read of them."""
+    """The bags of some images, and what could not be read of them."""
     complaints = [entry for entry in read.complaints if entry is not None]
     if complaints and settings.unreadable == "fail":
-        raise InputError(f"{complaints[0]}; replace it, or go on without such pictures by --unreadable skip")
-    pictures = read.pictures.to(device)
-    found = iter(_describe(pictures, boxer, describer, class_features, settings, device) if pictures else [])
+        raise InputError(f"{complaints[0]}; replace it, or go on without such images by --unreadable skip")
+    images = read.images.to(device)
+    found = iter(_describe(images, boxer, describer, class_features, settings, device) if images else [])
     empty = _empty(describer.settings.head, class_features.d)
     return [next(found) if entry is None else empty for entry in read.complaints], complaints
 
 
 @torch.no_grad()
 def _describe(
-    pictures: list[Tensor],
+    images: list[Tensor],
     boxer: Proposer,
     describer: Proposer,
     class_features: FeatureExtractor,
@@ -101,21 +107,21 @@ def _describe(
     device: str,
 ) -> list[Bag]:
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-        seen = Seen(boxer.model, pictures)
+        seen = Seen(boxer.model, images)
         boxes = best_boxes(seen, settings.proposals, settings.nms)
         if settings.whole_image:
-            boxes = [torch.cat([mine, _whole(p, mine)]) for mine, p in zip(boxes, pictures, strict=True)]
-        objectness, features = describe(seen if describer is boxer else Seen(describer.model, pictures), boxes)
-        extra = torch.cat(class_features(pictures, boxes))
+            boxes = [torch.cat([mine, _whole(p, mine)]) for mine, p in zip(boxes, images, strict=True)]
+        objectness, features = describe(seen if describer is boxer else Seen(describer.model, images), boxes)
+        extra = torch.cat(class_features(images, boxes))
     counts = np.cumsum([len(mine) for mine in boxes])[:-1]
     columns = [torch.cat(boxes).float(), objectness.float(), _half(features), _half(extra)]
     parts = [np.split(column.cpu().numpy(), counts) for column in columns]
-    sizes = [(picture.shape[2], picture.shape[1]) for picture in pictures]
+    sizes = [(image.shape[2], image.shape[1]) for image in images]
     return [Bag(*bag) for bag in zip(*parts, sizes, strict=True)]
 
 
-def _whole(picture: Tensor, like: Tensor) -> Tensor:
-    return like.new_tensor([[0.0, 0.0, picture.shape[2], picture.shape[1]]])
+def _whole(image: Tensor, like: Tensor) -> Tensor:
+    return like.new_tensor([[0.0, 0.0, image.shape[2], image.shape[1]]])
 
 
 def _half(features: Tensor) -> Tensor:

@@ -33,7 +33,6 @@ def import_bags(
     for row, index in enumerate(found.image.tolist()):
         by_image[index].append(row)
     settings = {"proposals": count, "results": sha256(proposals), "features": sha256(features) if features else ""}
-    kept = 0
     with StoreWriter(store, dataset, settings, shard=shard) as writer:
         for number in writer.missing():
             first, last = writer.ranges[number]
@@ -45,10 +44,9 @@ def import_bags(
                 described = np.asarray(table[order], dtype=np.float16).reshape(len(order), table.shape[1])
                 logit = np.log(score / (1 - score)).astype(np.float32).reshape(-1)
                 bags.append(Bag(chosen, logit, described, described, dataset.images[index].size or (0, 0)))
-                kept += len(order)
             writer.write(number, bags)
         writer.finish()
-    return kept
+    return sum(min(len(rows), count) for rows in by_image)
 
 
 def _features(path: Path | None, count: int) -> npt.NDArray[Any]:

@@ -7,27 +7,31 @@
 A shard is written under another name and renamed when it is whole, so an interrupted one is never read.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.errors import InputError
-from pairloc.io import MANIFEST, read_json, reason, sha256, write_json
+from pairloc.io import MANIFEST, REMEDY, damaged, ledger, read_model, reason, refuse_other_work, write_array, write_json
+from pairloc.platform import locked
 
-PLAN = "plan.json"
+PLAN, FACTS = "plan.json", "shard.json"
 ARRAYS = {"boxes": np.float32, "objectness": np.float32, "transfer": np.float16, "class": np.float16}
-_REST = ("offsets", "sizes")
+_DTYPES = ARRAYS | {"offsets": np.int64, "sizes": np.int32}
+_VERIFY = "'pairloc bags verify' lists what is damaged"
+_Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,62 @@ class Bag:
     objectness: npt.NDArray[np.float32]  # (n,) logits
     transfer: npt.NDArray[np.float16]  # (n, d) features of the proposer's box head
     class_features: npt.NDArray[np.float16]  # (n, d') features of an independent network
-    size: tuple[int, int]  # (width, height) of the picture as shown; (0, 0) where it could not be read
+    size: tuple[int, int]  # (width, height) of the image as shown; (0, 0) where it could not be read
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _PlannedImage(_File):
+    id: int | str
+    file: str
+    tags: tuple[_Count, ...]
+
+
+class Plan(_File):
+    """The content of plan.json."""
+
+    settings: dict[str, Any]
+    shard: int = Field(ge=1)
+    classes: tuple[str, ...]
+    images: tuple[_PlannedImage, ...]
+    key: str
+
+    @model_validator(mode="after")
+    def _tags_are_classes(self) -> "Plan":
+        if any(tag >= len(self.classes) for image in self.images for tag in image.tags):
+            raise ValueError(f"an image has a tag that is not among the {len(self.classes)} classes")
+        return self
+
+
+class ShardFacts(_File):
+    """The content of shard.json."""
+
+    images: tuple[_Count, _Count]  # the first, and the one after the last
+    proposals: _Count
+    files: dict[str, str]  # hash of every array
+    unreadable: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _has_all_arrays(self) -> "ShardFacts":
+        if self.files.keys() != _DTYPES.keys():
+            raise ValueError(f"files are not {', '.join(_DTYPES)}")
+        return self
+
+
+class NamedShard(ShardFacts):
+    """A shard as the manifest lists it."""
+
+    name: str = Field(pattern=r"^shard-[0-9]{5,9}$")
+
+
+class Manifest(_File):
+    """The content of manifest.json."""
+
+    made_by: str
+    key: str
+    shards: tuple[NamedShard, ...]
 
 
 def store_key(content: object) -> str:
@@ -47,51 +106,44 @@ def store_key(content: object) -> str:
 
 
 class StoreWriter:
-    """Writes the shards of a store. Several processes (`rank` of `world`) may write one store side by side."""
+    """Writes the shards of a store; one process at a time."""
 
-    def __init__(
-        self, path: Path, dataset: Dataset, settings: Mapping[str, Any], *, shard: int, rank: int = 0, world: int = 1
-    ) -> None:
-        self.path, self.rank, self.world, self.shard = path, rank, world, shard
+    def __init__(self, path: Path, dataset: Dataset, settings: Mapping[str, Any], *, shard: int) -> None:
+        self.path = path
         images = [
             {"id": image.id, "file": image.file, "tags": list(tags)}
             for image, tags in zip(dataset.images, dataset.tags, strict=True)
         ]
         plan = {"settings": dict(settings), "shard": shard, "classes": list(dataset.classes), "images": images}
-        self.plan = plan | {"key": store_key(plan)}
+        self.key = store_key(plan)
         self.ranges = [(a, min(a + shard, len(images))) for a in range(0, len(images), shard)]
-        self._claim()
-
-    def _claim(self) -> None:
-        """Take the store for this process, or refuse: another writer, or a store of something else."""
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path}: is a file; a store is a folder")
-        known = self.path / PLAN
-        if self.path.is_dir() and not known.is_file() and any(not f.name.startswith(".") for f in self.path.iterdir()):
-            raise InputError(f"{self.path}: already holds other work; name another folder, or delete this one")
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / f".lock-{self.rank}").open("w")
+        self._held = ExitStack()
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._claim(plan)
+        except BaseException:
+            self.close()
+            raise
+
+    def _claim(self, plan: dict[str, Any]) -> None:
+        """Take the store for this process, or refuse: another writer, or a store of something else."""
+        refuse_other_work(self.path, lambda folder: (folder / PLAN).is_file())
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            self._lock.close()
-            raise InputError(f"{self.path}: another process is writing this store; wait for it, or stop it") from error
-        if known.is_file():
-            if read_json(known).get("key") != self.plan["key"]:
-                self.close()
-                remedy = "name another folder, or delete this one"
-                raise InputError(f"{self.path}: is a store of other images, settings or proposer; {remedy}")
-        else:  # processes side by side write the same plan
-            partial = self.path / f".{PLAN}.partial-{self.rank}"
-            write_json(partial, self.plan)
-            partial.replace(known)
-        for leftover in self.path.glob(f".shard-*.partial-{self.rank}"):
-            shutil.rmtree(leftover)
+            raise InputError(f"{self.path}: cannot be written to ({reason(error)})") from error
+        refusal = f"{self.path}: another process is writing this store; wait for it, or stop it"
+        self._held.enter_context(locked(self.path / ".lock", refusal))
+        known = self.path / PLAN
+        if not known.is_file():
+            write_json(known, plan | {"key": self.key})
+        elif read_model(known, Plan).key != self.key:
+            raise InputError(f"{self.path}: is a store of other images, settings or proposer; {REMEDY}")
+        for leftover in self.path.glob(".shard-*.partial*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def close(self) -> None:
         """Let go of the store."""
-        self._lock.close()
-        (self.path / f".lock-{self.rank}").unlink(missing_ok=True)
+        self._held.close()
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -100,53 +152,50 @@ class StoreWriter:
         self.close()
 
     def missing(self) -> list[int]:
-        """The shards of this process that are not there yet."""
-        mine = range(self.rank, len(self.ranges), self.world)
-        return [number for number in mine if not (self.path / _name(number)).is_dir()]
+        """The shards that are not there yet."""
+        return [number for number in range(len(self.ranges)) if not (self.path / _name(number)).is_dir()]
 
     def write(self, number: int, bags: Sequence[Bag], unreadable: Sequence[str] = ()) -> None:
         """Write a shard whole."""
         first, last = self.ranges[number]
         if len(bags) != last - first:
             raise ValueError(f"shard {number} has {last - first} images, not {len(bags)}")
-        partial = self.path / f".{_name(number)}.partial-{self.rank}"
-        shutil.rmtree(partial, ignore_errors=True)
+        offsets = np.concatenate([[0], np.cumsum([len(bag.boxes) for bag in bags])])
+        columns: dict[str, npt.NDArray[Any]] = {
+            "boxes": np.concatenate([bag.boxes for bag in bags]),
+            "objectness": np.concatenate([bag.objectness for bag in bags]),
+            "transfer": np.concatenate([bag.transfer for bag in bags]),
+            "class": np.concatenate([bag.class_features for bag in bags]),
+            "offsets": offsets,
+            "sizes": np.array([bag.size for bag in bags]).reshape(-1, 2),
+        }
+        shard = self.path / _name(number)
+        partial = self.path / f".{_name(number)}.partial"
         try:
             partial.mkdir()
-            columns: dict[str, list[npt.NDArray[Any]]] = {
-                "boxes": [bag.boxes for bag in bags],
-                "objectness": [bag.objectness for bag in bags],
-                "transfer": [bag.transfer for bag in bags],
-                "class": [bag.class_features for bag in bags],
-            }
-            for name, parts in columns.items():
-                np.save(partial / f"{name}.npy", np.concatenate(parts).astype(ARRAYS[name]))
-            offsets = np.concatenate([[0], np.cumsum([len(bag.boxes) for bag in bags])]).astype(np.int64)
-            np.save(partial / "offsets.npy", offsets)
-            np.save(partial / "sizes.npy", np.array([bag.size for bag in bags], dtype=np.int32).reshape(-1, 2))
-            hashes = {name: sha256(partial / f"{name}.npy") for name in (*ARRAYS, *_REST)}
-            facts = {
-                "images": [first, last],
-                "proposals": int(offsets[-1]),
-                "files": hashes,
-                "unreadable": list(unreadable),
-            }
-            write_json(partial / "shard.json", facts)
-            partial.rename(self.path / _name(number))
-        except BaseException:
+            for name, column in columns.items():
+                write_array(partial / f"{name}.npy", column.astype(_DTYPES[name]))
+            hashes = ledger(partial, [f"{name}.npy" for name in columns])
+            facts = ShardFacts(
+                images=(first, last),
+                proposals=int(offsets[-1]),
+                files={name: hashes[f"{name}.npy"] for name in columns},
+                unreadable=tuple(unreadable),
+            )
+            write_json(partial / FACTS, facts.model_dump())
+            partial.rename(shard)
+        except OSError as error:
+            raise InputError(f"{shard}: cannot be written ({reason(error)})") from error
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            raise
 
-    def finish(self) -> bool:
-        """Write the manifest if all shards of all processes are there; whether it is."""
-        shards = [self.path / _name(number) for number in range(len(self.ranges))]
-        if not all(shard.is_dir() for shard in shards):
-            return False
-        facts = [read_json(shard / "shard.json") | {"name": shard.name} for shard in shards]
-        partial = self.path / f".{MANIFEST}.partial-{os.getpid()}"
-        write_json(partial, {"made_by": "pairloc bags", "key": self.plan["key"], "shards": facts})
-        partial.replace(self.path / MANIFEST)
-        return True
+    def finish(self) -> None:
+        """Write the manifest, which makes a store of the shards."""
+        if self.missing():
+            raise ValueError(f"{self.path}: {len(self.missing())} shards are missing")
+        names = [_name(number) for number in range(len(self.ranges))]
+        shards = [read_model(self.path / name / FACTS, ShardFacts).model_dump() | {"name": name} for name in names]
+        write_json(self.path / MANIFEST, {"made_by": "pairloc bags", "key": self.key, "shards": shards})
 
 
 class BagStore:
@@ -158,34 +207,45 @@ class BagStore:
             raise InputError(f"{path}: is not a bag store: it has no {PLAN}")
         if not (path / MANIFEST).is_file():
             raise InputError(f"{path}: is not finished; run the same 'pairloc bags extract' again to go on")
-        self.plan, self.manifest = read_json(path / PLAN), read_json(path / MANIFEST)
-        try:
-            images = tuple(Image(entry["id"], entry["file"], None) for entry in self.plan["images"])
-            tags = tuple(tuple(entry["tags"]) for entry in self.plan["images"])
-            self.dataset = Dataset(images, tuple(self.plan["classes"]), tags)
-            self._shards = [path / shard["name"] for shard in self.manifest["shards"]]
-            self._first = [int(shard["images"][0]) for shard in self.manifest["shards"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: is not a bag store ({reason(error)})") from error
+        self.plan, self.manifest = read_model(path / PLAN, Plan), read_model(path / MANIFEST, Manifest)
+        images = tuple(Image(image.id, image.file, None) for image in self.plan.images)
+        self.dataset = Dataset(images, self.plan.classes, tuple(image.tags for image in self.plan.images))
+        self._first = [shard.images[0] for shard in self.manifest.shards]
+        edges = [0, *(shard.images[1] for shard in self.manifest.shards)]
+        if self._first != edges[:-1] or edges[-1] != len(images) or any(a >= b for a, b in pairwise(edges)):
+            raise InputError(f"{path / MANIFEST}: its shards are not the {len(images)} images of {PLAN} in order")
+
+    def __reduce__(self) -> tuple[type["BagStore"], tuple[Path]]:
+        """Another process opens the store itself: what is mapped does not travel."""
+        return BagStore, (self.path,)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     @property
     def unreadable(self) -> list[str]:
-        """What was said of pictures that could not be read."""
-        return [str(line) for shard in self.manifest["shards"] for line in shard["unreadable"]]
+        """What was said of images that could not be read."""
+        return [line for shard in self.manifest.shards for line in shard.unreadable]
 
     @cached_property
     def _arrays(self) -> list[dict[str, npt.NDArray[Any]]]:
-        return [{name: self._map(shard / f"{name}.npy") for name in (*ARRAYS, *_REST)} for shard in self._shards]
+        return [{name: self._map(shard, name) for name in _DTYPES} for shard in self.manifest.shards]
 
-    @staticmethod
-    def _map(file: Path) -> npt.NDArray[Any]:
+    def _map(self, shard: NamedShard, name: str) -> npt.NDArray[Any]:
+        """An array of a shard; one that is not of the shape and type the shard says is an InputError."""
+        file = self.path / shard.name / f"{name}.npy"
         try:
             array: npt.NDArray[Any] = np.load(file, mmap_mode="r" if file.stat().st_size > 1 << 16 else None)
         except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{file}: is damaged ({reason(error)}); 'pairloc bags verify' lists what is") from error
+            raise InputError(f"{file}: is damaged ({reason(error)}); {_VERIFY}") from error
+        n = shard.images[1] - shard.images[0]
+        shape = {"offsets": (n + 1,), "sizes": (n, 2), "boxes": (shard.proposals, 4)}.get(name, (shard.proposals,))
+        dimensions = 2 if name in ("boxes", "transfer", "class", "sizes") else 1
+        whole = array.dtype == _DTYPES[name] and array.ndim == dimensions and array.shape[: len(shape)] == shape
+        if whole and name == "offsets":
+            whole = array[0] == 0 and array[-1] == shard.proposals and bool((np.diff(array) >= 0).all())
+        if not whole:
+            raise InputError(f"{file}: is damaged ({array.dtype} of shape {list(array.shape)}); {_VERIFY}")
         return array
 
     def bag(self, index: int) -> Bag:
@@ -204,9 +264,9 @@ class BagStore:
 
     def info(self) -> dict[str, object]:
         """What is in the store."""
-        proposals = sum(int(shard["proposals"]) for shard in self.manifest["shards"])
+        proposals = sum(shard.proposals for shard in self.manifest.shards)
         sample = self._arrays[0] if self._arrays else {}
-        size = sum(file.stat().st_size for shard in self._shards for file in shard.iterdir())
+        size = sum(file.stat().st_size for shard in self.manifest.shards for file in (self.path / shard.name).iterdir())
         return {
             "images": len(self),
             "classes": len(self.dataset.classes),
@@ -214,32 +274,27 @@ class BagStore:
             "proposals per image": round(proposals / max(len(self), 1), 1),
             "transfer d": int(sample["transfer"].shape[1]) if sample else 0,
             "class d": int(sample["class"].shape[1]) if sample else 0,
-            "shards": len(self._shards),
+            "shards": len(self.manifest.shards),
             "MB": round(size / 1e6, 1),
-            "unreadable pictures": len(self.unreadable),
-            "settings": self.plan["settings"],
+            "unreadable images": len(self.unreadable),
+            "settings": self.plan.settings,
         }
 
     def verify(self) -> list[str]:
         """Every file whose content is not what was written, and every one that is gone."""
         bad = []
-        plan = {key: value for key, value in self.plan.items() if key != "key"}
-        if store_key(plan) != self.plan.get("key") or self.manifest.get("key") != self.plan.get("key"):
+        key = store_key(self.plan.model_dump(mode="json", exclude={"key"}))
+        if not key == self.plan.key == self.manifest.key:
             bad.append(f"{self.path / PLAN}: does not have the key it was written with")
-        for shard, facts in zip(self._shards, self.manifest["shards"], strict=True):
-            written = {key: value for key, value in facts.items() if key != "name"}
+        for shard in self.manifest.shards:
+            folder = self.path / shard.name
             try:
-                own = read_json(shard / "shard.json")
+                own = read_model(folder / FACTS, ShardFacts).model_dump()
             except InputError:
                 own = None
-            if own != written:
-                bad.append(f"{shard / 'shard.json'}: is not what the manifest says")
-            for name, expected in facts["files"].items():
-                file = shard / f"{name}.npy"
-                if not file.is_file():
-                    bad.append(f"{file}: is gone")
-                elif sha256(file) != expected:
-                    bad.append(f"{file}: is not what was written")
+            if own != shard.model_dump(exclude={"name"}):
+                bad.append(f"{folder / FACTS}: is not what the manifest says")
+            bad += damaged(folder, {f"{name}.npy": expected for name, expected in shard.files.items()})
         return bad
 
 

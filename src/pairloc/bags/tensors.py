@@ -1,8 +1,6 @@
 """Bags as padded tensors: what the training loops and re-localization work on."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal
 
 import numpy as np
 import torch
@@ -12,8 +10,8 @@ from pairloc.bags.geometry import GEOMETRY, geometry
 from pairloc.bags.reduction import Reduction
 from pairloc.bags.store import Bag, BagStore
 from pairloc.errors import InputError
+from pairloc.settings import FeatureSettings
 
-Kind = Literal["transfer", "class", "both"]
 _FITTED = 512  # bags a reduction is fitted to
 
 
@@ -21,25 +19,21 @@ class Bags:
     """The N bags of a store, or some of them, with the features one side uses; B is the largest bag's size.
 
     Boxes are always held. Features are held on the device, reduced, if they fit into `memory` bytes; else they are
-    read from the store, which is mapped, whenever they are asked for, or ahead of that by a thread (`expect`).
+    read from the store, which is mapped, whenever they are asked for.
     """
-
-    _reader: ThreadPoolExecutor | None = None
 
     def __init__(
         self,
         store: BagStore,
-        kind: Kind,
+        features: FeatureSettings,
         *,
         reduction: Reduction | None = None,
-        dimensions: int = 0,
-        geometry: bool = False,
         indices: Sequence[int] | None = None,
         device: str | torch.device = "cpu",
         memory: int = 8 << 30,
         seed: int = 0,
     ) -> None:
-        self.store, self.kind, self.device = store, kind, torch.device(device)
+        self.store, self.kind, self.device = store, features.kind, torch.device(device)
         self.indices = list(range(len(store))) if indices is None else list(indices)
         bags = [store.bag(index) for index in self.indices]
         counts = torch.tensor([len(bag.boxes) for bag in bags], dtype=torch.int64)
@@ -50,12 +44,12 @@ class Bags:
             boxes[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.boxes))
             objectness[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.objectness))
         self.boxes, self.objectness, self.valid = (t.to(self.device) for t in (boxes, objectness, valid))
-        sizes = torch.tensor([bag.size for bag in bags], dtype=torch.float32).reshape(-1, 2)
-        self.share = _share(boxes, sizes).to(self.device)  # of its picture that a proposal covers (N, B)
-        self._geometry = _geometry(boxes, sizes, objectness, valid).to(self.device) if geometry else None
-        self.reduction = (reduction or self._fit(dimensions, seed)).to(self.device)
+        self.sizes = [bag.size for bag in bags]  # width and height of every image; zeros where it could not be read
+        sizes = torch.tensor(self.sizes, dtype=torch.float32).reshape(-1, 2)
+        self.area = _area(boxes, sizes).to(self.device)  # (N, B) part of its image that a proposal covers
+        self._geometry = _geometry(boxes, sizes, objectness, valid).to(self.device) if features.geometry else None
+        self.reduction = (reduction or self._fit(features.dimensions, seed)).to(self.device)
         self._held: Tensor | None = None
-        self._coming: tuple[Tensor, Future[Tensor]] | None = None
         if self.count * self.size * self.d * _dtype(self.device).itemsize <= memory:
             held = torch.empty(self.count, self.size, self.d, device=self.device, dtype=_dtype(self.device))
             for start in range(0, self.count, 256):
@@ -70,9 +64,10 @@ class Bags:
         bags.kind, bags.device, bags.indices = "transfer", features.device, list(range(len(features)))
         bags.count, bags.size = features.shape[:2]
         bags.boxes, bags.valid, bags.objectness, bags._held = boxes, valid, objectness, features
-        bags.share = torch.zeros_like(objectness)  # there are no pictures
+        bags.sizes = [(0, 0)] * bags.count
+        bags.area = torch.zeros_like(objectness)  # there are no images
         d = features.shape[2]
-        bags._geometry, bags._coming = None, None
+        bags._geometry = None
         bags.reduction = Reduction(torch.zeros(d, device=bags.device), torch.eye(d, device=bags.device))
         return bags
 
@@ -81,28 +76,10 @@ class Bags:
         """Dimensions of a feature."""
         return self.reduction.d + (0 if self._geometry is None else GEOMETRY)
 
-    def selectable(self, bags: Tensor, largest: float) -> Tensor:
-        """Whether a proposal of some bags (n,) covers at most so much of its picture: (n, B); all where none does."""
-        rows = bags.to(self.device)
-        valid = self.valid[rows]
-        small = valid & (self.share[rows] <= largest)
-        return torch.where(small.any(dim=1, keepdim=True), small, valid)
-
-    def expect(self, bags: Tensor) -> None:
-        """Begin to read bags (n,) that will be asked for soon; what is not asked for gives way to the next."""
-        if self._held is not None:
-            return
-        if self._reader is None:
-            self._reader = ThreadPoolExecutor(1)
-        self._coming = (bags, self._reader.submit(self._read, bags))
-
     def features(self, bags: Tensor) -> Tensor:
         """All proposals of some bags (n,) -> (n, B, d); zeros where a bag has fewer."""
         if self._held is not None:
             return self._held[bags.to(self.device)].float()
-        if self._coming is not None and torch.equal(self._coming[0], bags):
-            (_, coming), self._coming = self._coming, None
-            return coming.result()
         return self._read(bags)
 
     def chosen(self, bags: Tensor, proposals: Tensor) -> Tensor:
@@ -138,8 +115,8 @@ class Bags:
         return Reduction.fit(torch.cat(rows), dimensions)
 
 
-def _share(boxes: Tensor, sizes: Tensor) -> Tensor:
-    known = (sizes > 0).all(dim=1)[:, None]  # imported bags may not say how large their pictures are
+def _area(boxes: Tensor, sizes: Tensor) -> Tensor:
+    known = (sizes > 0).all(dim=1)[:, None]  # imported bags may not say how large their images are
     return known * (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1) / sizes.clamp(min=1).prod(dim=1)[:, None]
 
 

@@ -56,7 +56,7 @@ def propose_train(
     seed: Seed = 0,
 ) -> None:
     """Train the proposer, a Faster R-CNN, on the boxes of a source."""
-    from pairloc.detector.proposer import train
+    from pairloc.detector.training import train
     from pairloc.formats.reading import read_annotated
     from pairloc.settings import ProposerSettings
 

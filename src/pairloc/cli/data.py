@@ -201,11 +201,11 @@ def export(
     format: Format = "auto",
 ) -> None:
     """Write boxes in the form the next program reads."""
-    from pairloc.export import write, writer
     from pairloc.formats.reading import read_boxes
+    from pairloc.formats.writing import writable, write
     from pairloc.io import output_folder
 
-    writer(to)  # before any work is done
+    writable(to)  # before any work is done
     with output_folder(out, "pairloc export", {"boxes": str(boxes), "to": to, "images": str(images)}) as folder:
         dataset, found = read_boxes(boxes, format, images)
         write(to, folder, dataset, found, images)

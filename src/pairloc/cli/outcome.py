@@ -98,7 +98,7 @@ def detect_train(
 ) -> None:
     """Train a Faster R-CNN on boxes that were found, or on true ones."""
     from pairloc.detector.detect import held_out, train_detector
-    from pairloc.detector.proposer import Proposer
+    from pairloc.detector.model import Proposer
     from pairloc.errors import InputError
     from pairloc.formats.reading import read_annotated, read_boxes
     from pairloc.presets import demo_settings
@@ -152,7 +152,7 @@ def detect_evaluate(
 
     from pairloc.boxes import to_xywh
     from pairloc.detector.detect import detect, held_out, relabelled
-    from pairloc.detector.proposer import Proposer
+    from pairloc.detector.model import Proposer
     from pairloc.evaluation.average_precision import average_precision
     from pairloc.formats.reading import read_annotated
     from pairloc.io import write_json
@@ -195,7 +195,7 @@ def detect_run(
 ) -> None:
     """Every object a detector finds in a folder of pictures."""
     from pairloc.detector.detect import detect_below
-    from pairloc.detector.proposer import Proposer
+    from pairloc.detector.model import Proposer
     from pairloc.errors import InputError
     from pairloc.formats.coco import write_boxes
     from pairloc.progress import track

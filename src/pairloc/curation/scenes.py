@@ -5,6 +5,7 @@ distractors, so that the most object-like box is often the wrong one: only what 
 """
 
 import colorsys
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from pairloc.curation.drawings import SOURCE, TARGET, Rng, band, ellipse
 from pairloc.curation.splits import Split
 from pairloc.datasets import dataset as ds
 from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.io import write_bytes
 from pairloc.settings import SceneSettings
 
 Pixels = npt.NDArray[np.uint8]
@@ -41,23 +43,28 @@ def write_scenes(
     track: Callable[[Iterable[int], int], Iterable[int]] = lambda items, total: items,
 ) -> Split:
     """Write `images/`, `source.json`, `target_tags.csv` and `target_truth.json`, as `pairloc split` would."""
-    pictures = folder / "images"
-    pictures.mkdir()
+    images = folder / "images"
     count = settings.source_images + settings.target_images
     files, scenes = [], []
     for index in track(range(count), count):
         is_target = index >= settings.source_images
         scene = draw_scene(settings, index, target=is_target)
         files.append(f"{'target' if is_target else 'source'}_{index + 1:06d}.jpg")
-        scene.picture.save(pictures / files[-1], quality=92)
+        write_bytes(images / files[-1], _jpeg(scene.picture))
         scenes.append((scene.names, scene.boxes))
     cut = settings.source_images
     split = Split(
-        source=_annotated(scenes[:cut], files[:cut], 1, tuple(SOURCE), settings.size, pictures),
-        target=_annotated(scenes[cut:], files[cut:], cut + 1, tuple(TARGET), settings.size, pictures),
+        source=_annotated(scenes[:cut], files[:cut], 1, tuple(SOURCE), settings.size, images),
+        target=_annotated(scenes[cut:], files[cut:], cut + 1, tuple(TARGET), settings.size, images),
     )
     split.write(folder)
     return split
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=92)
+    return stream.getvalue()
 
 
 def draw_scene(settings: SceneSettings, index: int, *, target: bool) -> Scene:

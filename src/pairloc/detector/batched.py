@@ -103,20 +103,21 @@ class BatchedRPN(RegionProposalNetwork):
         ]
 
 
-class NearbyMatcher(Matcher):
-    """torchvision's; a box that overlaps no true one by `nearby` is neither an object nor background.
+class BackgroundMatcher(Matcher):
+    """torchvision's; a box that overlaps no true one by `min_background_iou` is neither an object nor background.
 
     Where one object of a kind is marked and others are not, what lies elsewhere may be one of them.
     """
 
-    def __init__(self, high: float, low: float, nearby: float) -> None:
+    def __init__(self, high: float, low: float, min_background_iou: float) -> None:
         super().__init__(high, low, allow_low_quality_matches=False)
-        self.nearby = nearby
+        self.min_background_iou = min_background_iou
 
     def __call__(self, match_quality_matrix: Tensor) -> Tensor:
         """IoU (G, P) of true boxes and others -> the true box (P,) of each, or what it is instead, below 0."""
         matches: Tensor = super().__call__(match_quality_matrix)
-        return matches.masked_fill(match_quality_matrix.amax(dim=0) < self.nearby, self.BETWEEN_THRESHOLDS)
+        far = match_quality_matrix.amax(dim=0) < self.min_background_iou
+        return matches.masked_fill(far, self.BETWEEN_THRESHOLDS)
 
 
 class BatchedRoIHeads(RoIHeads):
@@ -134,7 +135,7 @@ class BatchedRoIHeads(RoIHeads):
         matcher = self.proposal_matcher
         kinds, matched = match(
             [target["boxes"] for target in targets], boxes, matcher.high_threshold, matcher.low_threshold,
-            nearby=matcher.nearby,
+            min_background_iou=matcher.min_background_iou,
         )  # fmt: skip
         labels = torch.where(kinds == 1, classes.gather(1, matched), kinds.clamp(max=0)).masked_fill(~valid, -1)
         positive, negative = self.fg_bg_sampler.draw(labels)
@@ -152,7 +153,7 @@ class BatchedTransform(GeneralizedRCNNTransform):
     def forward(
         self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None
     ) -> tuple[ImageList, list[dict[str, Tensor]] | None]:
-        """Pictures (3, H, W) in 0 ... 1 as one batch, and their boxes at its scale."""
+        """Images (3, H, W) in 0 ... 1 as one batch, and their boxes at its scale."""
         scaled = [self._scaled(image) for image in images]
         sizes = [(image.shape[1], image.shape[2]) for image in scaled]
         sides = [math.ceil(max(side) / self.size_divisible) * self.size_divisible for side in zip(*sizes, strict=True)]
@@ -161,7 +162,7 @@ class BatchedTransform(GeneralizedRCNNTransform):
         batch = mean.expand(len(scaled), -1, *sides).contiguous(memory_format=torch.channels_last)
         for row, image in zip(batch, scaled, strict=True):
             row[:, : image.shape[1], : image.shape[2]] = image
-        batch = (batch - mean) / std  # what is beside a picture is 0
+        batch = (batch - mean) / std  # what is beside an image is 0
         if targets is not None:
             ratios = [(s[1] / i.shape[2], s[0] / i.shape[1]) for s, i in zip(sizes, images, strict=True)]
             factors = like.new_tensor(ratios, dtype=torch.float32).repeat(1, 2)
@@ -195,12 +196,18 @@ def suppressed(boxes: Tensor, threshold: float) -> Tensor:
 
 
 def match(
-    truth: list[Tensor], boxes: Tensor, high: float, low: float, *, low_quality: bool = False, nearby: float = 0.0
+    truth: list[Tensor],
+    boxes: Tensor,
+    high: float,
+    low: float,
+    *,
+    low_quality: bool = False,
+    min_background_iou: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Kind (N, A) of every box (N, A, 4), 1 object, 0 background, -1 neither, and the true box (N, A) it overlaps most.
 
     `low_quality` also makes objects of the boxes that overlap a true box most, however little. Where there is a true
-    box, background overlaps one by `nearby`.
+    box, background overlaps one by `min_background_iou`.
     """
     kinds, places = [], []
     table, valid = padded(truth)  # (N, G, 4), (N, G)
@@ -210,7 +217,7 @@ def match(
         overlap = iou(table[rows], boxes[rows]).masked_fill(~valid[rows, :, None], -1.0)  # (n, G, A)
         best, place = overlap.max(dim=1)
         kind = torch.where(best >= high, 1, torch.where(best < low, 0, -1))
-        kind = torch.where((best >= 0) & (best < nearby), -1, kind)  # no true box: -1
+        kind = torch.where((best >= 0) & (best < min_background_iou), -1, kind)  # no true box: -1
         if low_quality:
             most = overlap.amax(dim=2, keepdim=True)
             kind = torch.where(((overlap == most) & valid[rows, :, None]).any(dim=1), 1, kind)

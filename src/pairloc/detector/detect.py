@@ -17,9 +17,10 @@ from pairloc.datasets.building import is_text, pictures_below
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
+from pairloc.detector.model import Proposer
 from pairloc.detector.propose import not_too_thin
-from pairloc.detector.proposer import Proposer, Say, train
 from pairloc.detector.reading import Read, batches
+from pairloc.detector.training import Say, ScalarWriter, train
 from pairloc.errors import InputError, shown
 from pairloc.images import PictureError, read_header
 from pairloc.settings import ProposerSettings
@@ -36,7 +37,7 @@ def train_detector(
     start: Proposer | None = None,
     device: str = "cpu",
     say: Say = lambda line: None,
-    writer: Any = None,
+    writer: ScalarWriter | None = None,
     resumable: bool = True,
 ) -> Proposer:
     """Train on the boxes of a data set; goes on after the last epoch that `out` holds."""
@@ -66,9 +67,9 @@ def detect(
     unreadable: Callable[[int, str], None] | None = None,
     track: Callable[[Iterable[Read], int], Iterable[Read]] = lambda items, total: items,
 ) -> ScoredBoxes:
-    """The boxes of every picture that score at least `least`, at most `most` a picture, after NMS in each class.
+    """The boxes of every image that score at least `least`, at most `most` an image, after NMS in each class.
 
-    Average precision asks for boxes of every score, so `least` is low. A picture that cannot be read is an error, or,
+    Average precision asks for boxes of every score, so `least` is low. An image that cannot be read is an error, or,
     where `unreadable` is given, told to it and left without boxes.
     """
     if detector.settings.class_agnostic:
@@ -79,7 +80,7 @@ def detect(
     paths = [dataset.path(index) for index in range(len(dataset))]
     columns: list[list[np.ndarray[Any, Any]]] = [[], [], [], []]
     for group, read in zip(groups, track(batches(paths, groups, workers), len(groups)), strict=True):
-        pictures = (read.every() if unreadable is None else read.pictures).to(device)
+        images = (read.every() if unreadable is None else read.images).to(device)
         seen = []
         for index, complaint in zip(group, read.complaints, strict=True):
             if complaint is None:
@@ -87,22 +88,22 @@ def detect(
             elif unreadable is not None:
                 unreadable(index, complaint)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            found = model([not_too_thin(picture) for picture in pictures]) if pictures else []
-        for index, picture, entry in zip(seen, pictures, found, strict=True):
-            boxes = clip_boxes_to_image(entry["boxes"], (picture.shape[1], picture.shape[2]))
-            kept = remove_small_boxes(boxes, _LEAST_SIDE)  # some lie beside a picture that was too thin
+            found = model([not_too_thin(image) for image in images]) if images else []
+        for index, image, entry in zip(seen, images, found, strict=True):
+            boxes = clip_boxes_to_image(entry["boxes"], (image.shape[1], image.shape[2]))
+            kept = remove_small_boxes(boxes, _LEAST_SIDE)  # some lie beside an image that was too thin
             label = entry["labels"][kept].cpu().numpy() - 1
             parts = (np.full(len(kept), index), label, boxes[kept], entry["scores"][kept])
             for column, part in zip(columns, parts, strict=True):
                 column.append(part if isinstance(part, np.ndarray) else part.double().cpu().numpy())
-    image, labels, corners, score = (np.concatenate(column) if column else np.zeros(0) for column in columns)
-    return ScoredBoxes(image.astype(np.int64), labels.astype(np.int64), corners.reshape(-1, 4), score)
+    places, labels, corners, score = (np.concatenate(column) if column else np.zeros(0) for column in columns)
+    return ScoredBoxes(places.astype(np.int64), labels.astype(np.int64), corners.reshape(-1, 4), score)
 
 
 def detect_below(
     detector: Proposer, folder: Path, say: Say, track: Callable[[Iterable[Any], int], Iterable[Any]], **options: Any
 ) -> tuple[Dataset, ScoredBoxes]:
-    """The pictures below a folder and what is in them; `options` are those of `detect`. What is left out is told."""
+    """The images below a folder and what is in them; `options` are those of `detect`. What is left out is told."""
     files = pictures_below(folder) if folder.is_dir() else []
     images: list[Image] = []
     for file in track(files, len(files)):

@@ -13,20 +13,20 @@ Size = tuple[int, int]  # height, width
 
 
 class Seen:
-    """Pictures as a Faster R-CNN sees them: scaled, normalised, and its feature maps of them."""
+    """Images as a Faster R-CNN sees them: scaled, normalised, and its feature maps of them."""
 
-    def __init__(self, model: FasterRCNN, pictures: list[Tensor]) -> None:
+    def __init__(self, model: FasterRCNN, images: list[Tensor]) -> None:
         self.model = model
-        images, _ = model.transform([not_too_thin(picture) for picture in pictures])
-        self.images: ImageList = images
-        self.sizes: list[Size] = images.image_sizes
-        self.maps: dict[str, Tensor] = model.backbone(images.tensors)
-        self.shapes: list[Size] = [(picture.shape[1], picture.shape[2]) for picture in pictures]
-        padded = [not_too_thin(picture).shape for picture in pictures]
+        seen, _ = model.transform([not_too_thin(image) for image in images])
+        self.images: ImageList = seen
+        self.sizes: list[Size] = seen.image_sizes
+        self.maps: dict[str, Tensor] = model.backbone(seen.tensors)
+        self.shapes: list[Size] = [(image.shape[1], image.shape[2]) for image in images]
+        padded = [not_too_thin(image).shape for image in images]
         scales = [
             (shape[2] / width, shape[1] / height) for shape, (height, width) in zip(padded, self.sizes, strict=True)
         ]
-        self.scales = images.tensors.new_tensor([[x, y, x, y] for x, y in scales], dtype=torch.float32)  # (N, 4)
+        self.scales = seen.tensors.new_tensor([[x, y, x, y] for x, y in scales], dtype=torch.float32)  # (N, 4)
 
     def pooled(self, boxes: list[Tensor]) -> Tensor:
         """The box head's last layer for boxes as the network sees them: (all boxes, d)."""
@@ -36,21 +36,21 @@ class Seen:
         return features
 
 
-def not_too_thin(picture: Tensor) -> Tensor:
-    """A picture (3, H, W) padded to at most 16 : 1, so that no side vanishes when it is scaled down."""
-    _, height, width = picture.shape
+def not_too_thin(image: Tensor) -> Tensor:
+    """An image (3, H, W) padded to at most 16 : 1, so that no side vanishes when it is scaled down."""
+    _, height, width = image.shape
     missing = (max(0, math.ceil(height / 16) - width), max(0, math.ceil(width / 16) - height))
-    return nn.functional.pad(picture, (0, missing[0], 0, missing[1])) if any(missing) else picture
+    return nn.functional.pad(image, (0, missing[0], 0, missing[1])) if any(missing) else image
 
 
 @torch.no_grad()
-def propose(model: FasterRCNN, pictures: list[Tensor], count: int, overlap: float) -> list[Tensor]:
-    """The top `count` boxes (n, 4) of every picture (3, H, W) by class-generic score after NMS, best first."""
-    return best_boxes(Seen(model, pictures), count, overlap)
+def propose(model: FasterRCNN, images: list[Tensor], count: int, overlap: float) -> list[Tensor]:
+    """The top `count` boxes (n, 4) of every image (3, H, W) by class-generic score after NMS, best first."""
+    return best_boxes(Seen(model, images), count, overlap)
 
 
 def best_boxes(seen: Seen, count: int, overlap: float) -> list[Tensor]:
-    """The same for pictures already seen."""
+    """The same for images already seen."""
     regions, _ = seen.model.rpn(seen.images, seen.maps)
     logits, moves = seen.model.roi_heads.box_predictor(seen.pooled(regions))
     moved = seen.model.roi_heads.box_coder.decode(moves.float(), regions)  # (all, classes + 1, 4)
@@ -61,7 +61,7 @@ def best_boxes(seen: Seen, count: int, overlap: float) -> list[Tensor]:
     scores, _ = padded(list(torch.split(objectness(logits.float()), counts)))
     limits = table.new_tensor([[w, h, w, h] for h, w in seen.shapes])
     table = torch.minimum((table * seen.scales[:, None]).clamp(min=0), limits[:, None])
-    least = seen.scales[:, None, :2].clamp(max=1)  # a pixel of the smaller picture
+    least = seen.scales[:, None, :2].clamp(max=1)  # a pixel of the smaller image
     valid &= ((table[..., 2:] - table[..., :2]) >= least).all(dim=2)
     scores, order = scores.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True)
     table = table.gather(1, order[..., None].expand(-1, -1, 4))
@@ -72,7 +72,7 @@ def best_boxes(seen: Seen, count: int, overlap: float) -> list[Tensor]:
 
 @torch.no_grad()
 def describe(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Objectness (n,) and feature (n, d) of all boxes (n_i, 4), in pixels of their pictures, one after the other."""
+    """Objectness (n,) and feature (n, d) of all boxes (n_i, 4), in pixels of their images, one after the other."""
     features = seen.pooled([mine / scale for mine, scale in zip(boxes, seen.scales, strict=True)]).float()
     logits, _ = seen.model.roi_heads.box_predictor(features)
     return objectness(logits.float()), features
@@ -80,7 +80,7 @@ def describe(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def judge(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """What the network says of boxes (n_i, 4), in pixels of their pictures, one after the other.
+    """What the network says of boxes (n_i, 4), in pixels of their images, one after the other.
 
     The log-probability of background and every class (n, classes + 1), and the box of each class (n, classes + 1, 4).
     """

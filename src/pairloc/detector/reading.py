@@ -1,8 +1,6 @@
-"""Pictures become tensors: any mode, upright, RGB."""
+"""Images become tensors: any mode, upright, RGB."""
 
 import math
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,34 +9,34 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from pairloc import platform
 from pairloc.errors import InputError
 from pairloc.images import PictureError, open_picture, read_header
 
-_LOOKED_AT = 16  # pictures, to know how large they are
-_SHARED = Path("/dev/shm")  # noqa: S108 - where torch's processes hand tensors over on Linux
+_LOOKED_AT = 16  # images, to know how large they are
 
 
 def load_picture(path: Path) -> Tensor:
-    """A picture as it is shown: (3, height, width) bytes."""
+    """An image as it is shown: (3, height, width) bytes."""
     return torch.from_numpy(np.array(open_picture(path))).permute(2, 0, 1).contiguous()
 
 
 class Packed:
-    """Pictures of any sizes as one tensor: a process hands tensors over one by one, and so does a GPU's bus."""
+    """Images of any sizes as one tensor: a process hands tensors over one by one, and so does a GPU's bus."""
 
-    def __init__(self, pictures: Sequence[Tensor]) -> None:
-        self.shapes = [tuple(picture.shape) for picture in pictures]
-        self.pixels = torch.cat([picture.flatten() for picture in pictures]) if pictures else torch.zeros(0)
+    def __init__(self, images: Sequence[Tensor]) -> None:
+        self.shapes = [tuple(image.shape) for image in images]
+        self.pixels = torch.cat([image.flatten() for image in images]) if images else torch.zeros(0)
 
     def to(self, device: str | torch.device) -> list[Tensor]:
-        """The pictures (3, H, W) in 0 ... 1 on a device."""
+        """The images (3, H, W) in 0 ... 1 on a device."""
         pixels = self.pixels.to(device, non_blocking=True).float() / 255
         sizes = [math.prod(shape) for shape in self.shapes]
         return [part.view(shape) for part, shape in zip(torch.split(pixels, sizes), self.shapes, strict=True)]
 
 
-class Pictures(Dataset[Tensor | str]):
-    """The pictures of some paths; one that cannot be read is the sentence that says why."""
+class Images(Dataset[Tensor | str]):
+    """The images of some paths; one that cannot be read is the sentence that says why."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = paths
@@ -54,28 +52,28 @@ class Pictures(Dataset[Tensor | str]):
 
 
 class Read:
-    """Some pictures, in order: those that could be read, and of every one what was wrong with it."""
+    """Some images, in order: those that could be read, and of every one what was wrong with it."""
 
     def __init__(self, entries: Sequence[Tensor | str]) -> None:
-        self.pictures = Packed([entry for entry in entries if isinstance(entry, Tensor)])
+        self.images = Packed([entry for entry in entries if isinstance(entry, Tensor)])
         self.complaints = [entry if isinstance(entry, str) else None for entry in entries]
 
     def every(self) -> Packed:
-        """All of the pictures; where one could not be read, that is an error."""
+        """All of the images; where one could not be read, that is an error."""
         for complaint in self.complaints:
             if complaint is not None:
                 raise InputError(complaint)
-        return self.pictures
+        return self.images
 
 
 def batches(paths: Sequence[Path], groups: Sequence[list[int]], workers: int) -> Iterator[Read]:
-    """The pictures of each group of indices into `paths`, in order, read ahead by at most so many processes."""
+    """The images of each group of indices into `paths`, in order, read ahead by at most so many processes."""
     several = readers(paths, max(map(len, groups), default=0), workers)
-    return iter(DataLoader(Pictures(paths), batch_sampler=groups, num_workers=several, collate_fn=Read))
+    return iter(DataLoader(Images(paths), batch_sampler=groups, num_workers=several, collate_fn=Read))
 
 
 def readers(paths: Sequence[Path], together: int, workers: int) -> int:
-    """At most so many processes that what they read ahead, two groups of pictures each, has room in shared memory."""
+    """At most so many processes that what they read ahead, two groups of images each, has room in shared memory."""
     if not workers or not paths:
         return 0
     largest = 0
@@ -84,10 +82,4 @@ def readers(paths: Sequence[Path], together: int, workers: int) -> int:
             largest = max(largest, 3 * math.prod(read_header(path).size))
         except PictureError:
             continue  # whoever reads it says so
-    return min(workers, _room() // max(1, 2 * together * largest))
-
-
-def _room() -> int:
-    """Bytes for pictures that wait: a part of the memory, and of what processes may share, little in containers."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
-    return min(memory, shutil.disk_usage(_SHARED).free // 2) if _SHARED.is_dir() else memory
+    return min(workers, platform.room_for_tensors() // max(1, 2 * together * largest))

@@ -1,4 +1,4 @@
-"""Training pictures of the proposer, with their boxes, in batches read ahead."""
+"""Training images of the proposer, with their boxes, in batches read ahead."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,12 @@ from pairloc.detector.reading import Packed, load_picture, readers
 from pairloc.errors import InputError
 from pairloc.images import PictureError
 from pairloc.settings import ProposerSettings
-from pairloc.sharing import ALONE, Share
 
-Sample = tuple[Tensor, dict[str, Tensor]]  # a picture (3, H, W) in bytes, and its boxes (n, 4) and labels (n,)
+Sample = tuple[Tensor, dict[str, Tensor]]  # an image (3, H, W) in bytes, and its boxes (n, 4) and labels (n,)
 
 
 class Samples(torch.utils.data.Dataset[Sample | str]):
-    """Training pictures with their boxes; half of them are mirrored, by seed, epoch and index.
+    """Training images with their boxes; half of them are mirrored, by seed, epoch and index.
 
     Samples are counted through all epochs, so that one set of processes reads all of them.
     """
@@ -40,17 +39,13 @@ class Samples(torch.utils.data.Dataset[Sample | str]):
         """Batches an epoch."""
         return math.ceil(len(self) / self.settings.batch)
 
-    def batches(self, first: int, share: Share = ALONE) -> Iterator["Batch"]:
-        """The batches of all epochs from `first` on, each epoch in an order of its own; of each what this process gets.
-
-        Every process gets something: where a batch has fewer pictures than there are processes, its first one again.
-        """
+    def batches(self, first: int) -> Iterator["Batch"]:
+        """The batches of all epochs from `first` on, each epoch in an order of its own."""
         indices: list[list[int]] = []
         for epoch in range(first, self.settings.epochs):
             order = np.random.default_rng([self.settings.seed, epoch]).permutation(len(self)) + epoch * len(self)
             for start in range(0, len(self), self.settings.batch):
-                batch = order[start : start + self.settings.batch].tolist()
-                indices.append(batch[share.rank :: share.world] or batch[:1])
+                indices.append(order[start : start + self.settings.batch].tolist())
         paths = [self.dataset.path(image) for image in self.chosen]
         workers = readers(paths, self.settings.batch, self.settings.workers)
         return iter(
@@ -66,52 +61,49 @@ class Samples(torch.utils.data.Dataset[Sample | str]):
             return str(error)
 
     def sample(self, index: int) -> Sample:
-        """A picture and its boxes and labels; the epoch, and with it the crop, is in the index."""
+        """An image and its boxes and labels; the epoch, and with it the crop, is in the index."""
         epoch, place = divmod(index, len(self))
-        image = self.chosen[place]
+        number = self.chosen[place]
         try:
-            picture = load_picture(self.dataset.path(image))
+            image = load_picture(self.dataset.path(number))
         except PictureError as error:
-            raise InputError(f"{self.dataset.path(image)}: {error}") from error
-        rows = [row for row in self.rows[image].tolist() if not self.truth.ignored[row]]
+            raise InputError(f"{self.dataset.path(number)}: {error}") from error
+        rows = [row for row in self.rows[number].tolist() if not self.truth.ignored[row]]
         boxes = torch.from_numpy(self.truth.boxes[rows]).float().reshape(-1, 4)
         labels = torch.from_numpy(self.truth.label[rows]) + 1
         if self.settings.class_agnostic:
             labels = torch.ones_like(labels)
-        random = np.random.default_rng([self.settings.seed, epoch, image])
+        random = np.random.default_rng([self.settings.seed, epoch, number])
         if random.random() < 0.5:
-            picture = picture.flip(2)
+            image = image.flip(2)
             boxes = (
-                boxes[:, [2, 1, 0, 3]] * torch.tensor([-1.0, 1, -1, 1])
-                + torch.tensor([1.0, 0, 1, 0]) * picture.shape[2]
+                boxes[:, [2, 1, 0, 3]] * torch.tensor([-1.0, 1, -1, 1]) + torch.tensor([1.0, 0, 1, 0]) * image.shape[2]
             )
         if self.settings.crop < 1:
-            picture, boxes, seen = _cropped(picture, boxes, self.settings.crop, random)
+            image, boxes, seen = _cropped(image, boxes, self.settings.crop, random)
             labels = labels[seen]
-        return picture, {"boxes": boxes, "labels": labels}
+        return image, {"boxes": boxes, "labels": labels}
 
 
-def _cropped(
-    picture: Tensor, boxes: Tensor, least: float, random: np.random.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A random window of a picture, at least so much of its sides; the boxes half seen in it, and which they are."""
-    height, width = picture.shape[1:]
+def _cropped(image: Tensor, boxes: Tensor, least: float, random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """A random window of an image, at least so much of its sides; the boxes half seen in it, and which they are."""
+    height, width = image.shape[1:]
     h, w = (max(1, math.ceil(side * random.uniform(least, 1))) for side in (height, width))
     y, x = (int(random.integers(0, room + 1)) for room in (height - h, width - w))
     corner = torch.tensor([x, y, x, y])
     clipped = (boxes - corner).clamp(min=0).minimum(torch.tensor([w, h, w, h]))
     area, seen_area = ((b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (boxes, clipped))
     seen = seen_area > 0.5 * area
-    return picture[:, y : y + h, x : x + w], clipped[seen], seen
+    return image[:, y : y + h, x : x + w], clipped[seen], seen
 
 
 class Batch:
-    """Samples as three tensors, whatever their pictures' sizes."""
+    """Samples as three tensors, whatever their images' sizes."""
 
     def __init__(self, entries: Sequence[Sample | str]) -> None:
         self.complaint = next((entry for entry in entries if isinstance(entry, str)), None)
         samples = [entry for entry in entries if not isinstance(entry, str)]
-        self.pictures = Packed([picture for picture, _ in samples])
+        self.images = Packed([image for image, _ in samples])
         self.counts = [len(target["labels"]) for _, target in samples]
         none = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
         self.boxes = torch.cat([none[0], *(target["boxes"] for _, target in samples)])
@@ -119,12 +111,12 @@ class Batch:
 
     def pin_memory(self) -> "Batch":
         """Let a GPU fetch the pixels while it computes."""
-        self.pictures.pixels = self.pictures.pixels.pin_memory()
+        self.images.pixels = self.images.pixels.pin_memory()
         return self
 
     def to(self, device: str) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-        """The pictures in 0 ... 1 and their boxes on a device, as the network takes them."""
+        """The images in 0 ... 1 and their boxes on a device, as the network takes them."""
         if self.complaint:
             raise InputError(self.complaint)  # not in the process that read it: torch adds its traceback there
         boxes, labels = (torch.split(values.to(device), self.counts) for values in (self.boxes, self.labels))
-        return self.pictures.to(device), [{"boxes": b, "labels": c} for b, c in zip(boxes, labels, strict=True)]
+        return self.images.to(device), [{"boxes": b, "labels": c} for b, c in zip(boxes, labels, strict=True)]

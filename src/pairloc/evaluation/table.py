@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
@@ -16,6 +17,24 @@ from pairloc.evaluation.corloc import Localized, class_means, corloc, localized,
 from pairloc.evaluation.errors import CAUSES, breakdown, causes
 from pairloc.formats.coco_results import read_results
 from pairloc.formats.reading import read_boxes
+
+
+class Measured(BaseModel):
+    """CorLoc of a method at one threshold."""
+
+    model_config = ConfigDict(frozen=True)
+    mean: float
+    interval: tuple[float, float]
+    per_class: dict[str, float]
+
+
+class Evaluation(BaseModel):
+    """What a run's stage `evaluation` writes; `methods` is empty where there is no truth."""
+
+    model_config = ConfigDict(frozen=True)
+    methods: dict[str, dict[str, Measured]]  # by name, then by IoU threshold
+    seconds: dict[str, float]
+    ceiling: dict[str, float] = {}  # CorLoc of the best proposals, by threshold ("@0.5")
 
 
 def align(found_in: Dataset, found: ScoredBoxes, dataset: Dataset) -> ScoredBoxes:
@@ -67,9 +86,9 @@ def evaluate_methods(
     return {"methods": rows, "images": len(dataset), "classes": list(dataset.classes)}
 
 
-def as_text(evaluation: Mapping[str, Any]) -> str:
+def as_text(evaluation: Evaluation) -> str:
     """The table for a terminal."""
-    methods: Mapping[str, Any] = evaluation["methods"]
+    methods = evaluation.methods
     if not methods:
         return "there is no truth to compare with: boxes are in METHOD/boxes.json"
     thresholds = list(next(iter(methods.values())))
@@ -78,11 +97,11 @@ def as_text(evaluation: Mapping[str, Any]) -> str:
         cells = ""
         for threshold in thresholds:
             entry = row[threshold]
-            low, high = (100 * value for value in entry["interval"])
-            cells += f"{100 * entry['mean']:10.1f} [{low:5.1f}, {high:5.1f}]"
-        lines.append(f"{method:14}{cells}{evaluation['seconds'].get(method, float('nan')):10.1f}")
-    if evaluation.get("ceiling"):
-        best = "".join(f"{100 * evaluation['ceiling']['@' + threshold]:10.1f}{'':16}" for threshold in thresholds)
+            low, high = (100 * value for value in entry.interval)
+            cells += f"{100 * entry.mean:10.1f} [{low:5.1f}, {high:5.1f}]"
+        lines.append(f"{method:14}{cells}{evaluation.seconds.get(method, float('nan')):10.1f}")
+    if evaluation.ceiling:
+        best = "".join(f"{100 * evaluation.ceiling['@' + threshold]:10.1f}{'':16}" for threshold in thresholds)
         lines.append(f"{'best proposal':14}{best.rstrip()}")
     return "\n".join(lines)
 

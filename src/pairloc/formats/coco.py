@@ -1,6 +1,5 @@
 """COCO JSON: boxes, or only the classes of every image."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,10 @@ from pairloc.datasets.building import Builder, number, whole
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError, shown
+from pairloc.formats.writing import ImageFiles, has_score
 from pairloc.io import read_json, write_json
+
+ONE_FILE = True
 
 
 def matches(path: Path) -> bool:
@@ -181,7 +183,7 @@ def to_coco(
     ]
     if score is not None:
         for annotation, value in zip(annotations, score.tolist(), strict=True):
-            if not math.isnan(value):
+            if has_score(value):
                 annotation["score"] = value
     return {
         "info": {"description": description},
@@ -205,3 +207,8 @@ def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
         dataset, boxes.image, boxes.label, boxes.boxes, score=boxes.score, description="boxes found by pairloc"
     )
     write_json(path, content)
+
+
+def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
+    """Write `annotations.json`, which pycocotools reads; ids are those the boxes came with."""
+    write_boxes(folder / "annotations.json", dataset, boxes)

@@ -2,14 +2,17 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pairloc.datasets.building import Builder
 from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError, shown
-from pairloc.io import read_text, reason
+from pairloc.formats.writing import ImageFiles, by_image, has_score
+from pairloc.io import read_text, reason, write_text
 
+ONE_FILE = True
 _IMAGE = ("image", "file", "filename", "file_name", "path", "picture")
 _ONE = ("label", "tag", "class", "category", "name")
 _MANY = ("labels", "tags", "classes", "categories")
@@ -116,10 +119,28 @@ def _separator(cells: list[str], path: Path, builder: Builder) -> str | None:
 def write_tags(path: Path, dataset: Dataset) -> None:
     """Write `image,labels`; where a name could be taken for several, one row a pair under `image,label`."""
     plain = not any(mark in name for name in dataset.classes for mark in (" ", *_SEPARATORS))
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.writer(stream, lineterminator="\n")
-        table.writerow(["image", "labels" if plain else "label"])
-        for index, image in enumerate(dataset.images):
-            names = dataset.names(index)
-            for cell in [";".join(names)] if plain else names or [""]:
-                table.writerow([image.file, cell])
+    rows = [["image", "labels" if plain else "label"]]
+    for index, image in enumerate(dataset.images):
+        names = dataset.names(index)
+        rows += [[image.file, cell] for cell in ([";".join(names)] if plain else names or [""])]
+    _write_table(path, rows)
+
+
+def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
+    """Write `boxes.csv`: image, size, label, score and corners, one row a box; an image without a box has one too."""
+    table: list[list[object]] = [["image", "width", "height", "label", "score", "x1", "y1", "x2", "y2"]]
+    for image, rows in zip(dataset.images, by_image(dataset, boxes), strict=True):
+        head = [image.file, *(image.size or ("", ""))]
+        for row in rows:
+            score = float(boxes.score[row])
+            corners = [f"{corner:.2f}" for corner in boxes.boxes[row].tolist()]
+            table.append([*head, dataset.classes[boxes.label[row]], score if has_score(score) else "", *corners])
+        if not rows:
+            table.append([*head, "", "", "", "", "", ""])
+    _write_table(folder / "boxes.csv", table)
+
+
+def _write_table(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    stream = io.StringIO(newline="")
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    write_text(path, stream.getvalue())

@@ -2,12 +2,16 @@
 
 import math
 from pathlib import Path
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pairloc.datasets.building import Builder, number
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
-from pairloc.io import read_xml
+from pairloc.formats.writing import ImageFiles, by_image, has_score
+from pairloc.io import read_xml, write_bytes
 
+ONE_FILE = True
 _CORNERS = ("xtl", "ytl", "xbr", "ybr")
 
 
@@ -71,3 +75,45 @@ def _around(polygon: Element) -> list[object]:
         return [polygon.get("points")]
     across, along = ([float(side or 0) for side in sides] for sides in (xs, ys))
     return [min(across), min(along), max(across), max(along)]
+
+
+def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
+    """Write `annotations.xml`, which CVAT takes by 'Upload annotations'; its labels need a number attribute `score`."""
+    root = Element("annotations")
+    SubElement(root, "version").text = "1.1"
+    task = SubElement(SubElement(root, "meta"), "task")
+    SubElement(task, "size").text = str(len(dataset))
+    labels = SubElement(task, "labels")
+    for name in dataset.classes:
+        label = SubElement(labels, "label")
+        SubElement(label, "name").text = name
+        attribute = SubElement(SubElement(label, "attributes"), "attribute")
+        for key, value in (
+            ("name", "score"),
+            ("mutable", "False"),
+            ("input_type", "text"),
+            ("default_value", ""),
+        ):
+            SubElement(attribute, key).text = value
+        SubElement(attribute, "values").text = ""
+    for index, rows in enumerate(by_image(dataset, boxes)):
+        width, height = images.size(index)
+        image = SubElement(
+            root,
+            "image",
+            id=str(index),
+            name=dataset.images[index].file,
+            width=str(width),
+            height=str(height),
+        )
+        for row in rows:
+            corners = {side: f"{corner:.2f}" for side, corner in zip(_CORNERS, boxes.boxes[row].tolist(), strict=True)}
+            name, score = dataset.classes[boxes.label[row]], float(boxes.score[row])
+            box = SubElement(
+                image, "box", {"label": name, "source": "auto", "occluded": "0", **corners, "z_order": "0"}
+            )
+            if has_score(score):
+                SubElement(box, "attribute", name="score").text = repr(score)
+    indent(root)
+    write_bytes(folder / "annotations.xml", tostring(root, encoding="utf-8", xml_declaration=True))
+    images.copy_to(folder / "images")

@@ -1,13 +1,21 @@
 """Label Studio JSON: tasks with rectangles in percent of the image, and choices as tags."""
 
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from pairloc import __version__
 from pairloc.datasets.building import SUFFIXES, Builder, number
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError, shown
-from pairloc.io import read_json
+from pairloc.formats.writing import ImageFiles, by_image, has_score
+from pairloc.io import read_json, write_bytes, write_json
+
+ONE_FILE = True
 
 
 def matches(path: Path) -> bool:
@@ -117,3 +125,48 @@ def _corners(value: dict[str, Any], result: dict[str, Any]) -> list[object]:
     xs = [x, x + width * cos, x - height * sin, x + width * cos - height * sin]
     ys = [y, y + width * sin, y + height * cos, y + width * sin + height * cos]
     return [min(xs), min(ys), max(xs), max(ys)]
+
+
+def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
+    """Write `tasks.json` with predictions to review, and `labeling_config.xml` for the project.
+
+    A task's `data.image` is the image's name; put your storage's address in front of it.
+    """
+    tasks = []
+    for index, rows in enumerate(by_image(dataset, boxes)):
+        width, height = images.size(index)
+        scores = [float(boxes.score[row]) for row in rows]
+        results: list[dict[str, object]] = []
+        for row, score in zip(rows, scores, strict=True):
+            x1, y1, x2, y2 = boxes.boxes[row].tolist()
+            value = {
+                "x": 100 * x1 / width,
+                "y": 100 * y1 / height,
+                "width": 100 * (x2 - x1) / width,
+                "height": 100 * (y2 - y1) / height,
+                "rotation": 0,
+                "rectanglelabels": [dataset.classes[boxes.label[row]]],
+            }
+            result = {
+                "id": f"box{row + 1}",
+                "type": "rectanglelabels",
+                "from_name": "label",
+                "to_name": "image",
+                "original_width": width,
+                "original_height": height,
+                "image_rotation": 0,
+                "value": value,
+            }
+            results.append(result | ({"score": score} if has_score(score) else {}))
+        known = [score for score in scores if has_score(score)]
+        prediction: dict[str, object] = {"model_version": f"pairloc {__version__}", "result": results}
+        prediction |= {"score": statistics.fmean(known)} if known else {}
+        tasks.append({"data": {"image": dataset.images[index].file}, "predictions": [prediction]})
+    write_json(folder / "tasks.json", tasks)
+    view = Element("View")
+    SubElement(view, "Image", name="image", value="$image")
+    choices = SubElement(view, "RectangleLabels", name="label", toName="image")
+    for name in dataset.classes:
+        SubElement(choices, "Label", value=name)
+    indent(view)
+    write_bytes(folder / "labeling_config.xml", tostring(view, encoding="utf-8"))

@@ -12,7 +12,9 @@ from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.io import MANIFEST, no_garbage_collection, reason
 
-# In the order in which `auto` asks them whether a path is theirs. To add one: a module with `matches` and `parse`.
+# In the order in which `auto` asks them whether a path is theirs. To add one: a module with `matches(path)` and
+# `parse(path, builder)`, with `write(folder, dataset, boxes, images)` if it is to be written, and with ONE_FILE = True
+# if its data sets are one file each, to be found in a folder that is named in its place.
 FORMATS = {
     "ilsvrc": "ilsvrc",
     "voc": "voc",
@@ -23,7 +25,6 @@ FORMATS = {
     "cvat": "cvat",
     "folders": "folders",
 }
-_SINGLE_FILES = ("csv", "label-studio", "coco", "cvat")
 
 
 def read(path: Path | str, format: str = "auto", images: Path | str | None = None) -> Dataset:
@@ -69,12 +70,12 @@ def parse(path: Path, format: str, images: Path | None, findings: Findings) -> P
         raise InputError(f"{images}: there is no such image folder")
     if format == "auto":
         path, format = recognise(path)
-    elif path.is_dir() and format not in ("voc", "ilsvrc", "yolo", "folders"):
+    elif path.is_dir() and _is_one_file(format):
         path = _only_file(path, format)
     builder = Builder(findings, images)
     try:
         with no_garbage_collection():
-            _module(format).parse(path, builder)
+            module(format).parse(path, builder)
     except OSError as error:
         raise InputError(f"{error.filename or path}: cannot be read ({reason(error)})") from error
     except UnicodeError as error:  # a name with half a character pair reached the file system
@@ -88,7 +89,7 @@ def recognise(path: Path) -> tuple[Path, str]:
         raise InputError(f"{path}: there is no such file or folder")
     files = annotation_files(path)
     for format in FORMATS:
-        if not (files and format == "folders") and _module(format).matches(path):
+        if not (files and format == "folders") and module(format).matches(path):
             return path, format
     if len(files) == 1:
         return recognise(files[0])
@@ -113,7 +114,7 @@ def annotation_files(folder: Path) -> list[Path]:
 
 def _may_hold_annotations(file: Path) -> bool:
     """Whether a file is one of a data set's: not every JSON file that lies in a folder is."""
-    format = next((format for format in _SINGLE_FILES if _module(format).matches(file)), None)
+    format = next((format for format in FORMATS if _is_one_file(format) and module(format).matches(file)), None)
     if format != "coco":
         return format is not None
     with file.open("rb") as stream:
@@ -126,11 +127,16 @@ def _may_hold_annotations(file: Path) -> bool:
 
 
 def _only_file(folder: Path, format: str) -> Path:
-    files = [file for file in annotation_files(folder) if _module(format).matches(file)]
+    files = [file for file in annotation_files(folder) if module(format).matches(file)]
     if len(files) != 1:
         raise InputError(f"{folder}: holds {len(files)} files that could be {format}; name the file")
     return files[0]
 
 
-def _module(format: str) -> ModuleType:
+def _is_one_file(format: str) -> bool:
+    return getattr(module(format), "ONE_FILE", False)
+
+
+def module(format: str) -> ModuleType:
+    """The module of a format in FORMATS."""
     return importlib.import_module(f"pairloc.formats.{FORMATS[format]}")

@@ -1,12 +1,17 @@
 """PASCAL VOC folders: one XML file an image, with 1-based inclusive corners."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from pairloc.boxes import Size
 from pairloc.datasets.building import SUFFIXES, Builder, number, pictures_below
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
-from pairloc.io import read_text, read_xml
+from pairloc.formats.writing import ImageFiles, by_image, has_score, stems
+from pairloc.io import read_text, read_xml, write_bytes, write_text
 
 _PICTURE_FOLDERS = ("JPEGImages", "images", "Images", ".")
 
@@ -114,3 +119,59 @@ def _file_name(root: Element, xml: Path) -> str:
     """The name an annotation gives its picture; ILSVRC leaves the ending out."""
     name = (root.findtext("filename") or xml.stem).strip()
     return name if name.lower().endswith(SUFFIXES) else f"{name}.jpg"
+
+
+def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
+    """Write a VOC folder: an XML file an image, the image set that lists them, CVAT's list of classes.
+
+    Corners are whole pixels, a `score` stands beside every box.
+    """
+    names = stems(dataset)
+    for index, (name, rows) in enumerate(zip(names, by_image(dataset, boxes), strict=True)):
+        size = images.size(index)
+        root = Element("annotation")
+        _add(root, "folder", "JPEGImages")
+        _add(root, "filename", dataset.images[index].file)
+        sides = SubElement(root, "size")
+        for side, value in zip(("width", "height", "depth"), (*size, 3), strict=True):
+            _add(sides, side, value)
+        _add(root, "segmented", 0)
+        for row in rows:
+            _add_object(
+                root,
+                dataset.classes[boxes.label[row]],
+                boxes.boxes[row].tolist(),
+                float(boxes.score[row]),
+                size,
+            )
+        indent(root)
+        write_bytes(folder / "Annotations" / f"{name}.xml", tostring(root, encoding="utf-8"))
+    write_text(folder / "ImageSets" / "Main" / "default.txt", "".join(f"{name}\n" for name in names))
+    lines = "".join(f"{name}:::\n" for name in dataset.classes if ":" not in name)
+    write_text(folder / "labelmap.txt", f"# label:color_rgb:parts:actions\n{lines}")
+    images.copy_to(folder / "JPEGImages")
+
+
+def _add_object(root: Element, name: str, box: list[float], score: float, size: Size) -> None:
+    thing = SubElement(root, "object")
+    _add(thing, "name", name)
+    for key, value in (("pose", "Unspecified"), ("truncated", 0), ("difficult", 0)):
+        _add(thing, key, value)
+    corners = SubElement(thing, "bndbox")
+    x1, x2 = _whole(box[0], box[2], size[0])
+    y1, y2 = _whole(box[1], box[3], size[1])
+    for side, corner in (("xmin", x1 + 1), ("ymin", y1 + 1), ("xmax", x2), ("ymax", y2)):
+        _add(corners, side, corner)
+    if has_score(score):
+        _add(thing, "score", repr(score))
+
+
+def _whole(low: float, high: float, most: int) -> tuple[int, int]:
+    """A range rounded to whole pixels, at least one of them, inside the image."""
+    first, last = (math.floor(value + 0.5) for value in (low, high))
+    first = min(max(first, 0), most - 1)
+    return first, min(max(last, first + 1), most)
+
+
+def _add(parent: Element, tag: str, text: object) -> None:
+    SubElement(parent, tag).text = str(text)

@@ -7,9 +7,12 @@ import yaml
 
 from pairloc.boxes import Size
 from pairloc.datasets.building import SUFFIXES, Builder, number, pictures_below
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError, shown
+from pairloc.formats.writing import ImageFiles, by_image, has_score, stems
 from pairloc.images import PictureError, read_header
-from pairloc.io import read_bytes, read_text, reason
+from pairloc.io import read_bytes, read_text, reason, write_text
 
 _SPLITS = ("train", "val", "test")
 
@@ -142,7 +145,7 @@ def _below(folder: Path, names: list[str]) -> list[str]:
     ]
 
 
-def label_name(picture: PurePosixPath) -> PurePosixPath:
+def _label_name(picture: PurePosixPath) -> PurePosixPath:
     """`images/a.jpg` -> `labels/a.txt`: the last folder called images, as the YOLO programs do."""
     parts = list(picture.with_suffix(".txt").parts)
     for index in reversed(range(len(parts) - 1)):
@@ -157,7 +160,7 @@ def _label_file(root: Path, pictures: Path, name: str) -> Path:
     picture = (pictures / name).absolute()
     inside = picture.is_relative_to(root)
     relative = picture.relative_to(root) if inside else Path("images", name)
-    return root / label_name(PurePosixPath(relative.as_posix()))
+    return root / _label_name(PurePosixPath(relative.as_posix()))
 
 
 def _size(picture: Path, builder: Builder) -> Size | None:
@@ -196,3 +199,36 @@ def _parse_labels(file: Path, image: int, size: Size | None, labels: dict[int, i
             x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2
         score = shares[4] if len(shares) == 5 else None
         builder.box(image, label, [x1 * width, y1 * height, x2 * width, y2 * height], place, score=score)
+
+
+def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
+    """Write a YOLO folder; the images belong into its `images/`.
+
+    Training programs refuse a sixth number in `labels/*.txt`, prediction viewers want the score there: so there is
+    `labels_with_scores/` too.
+    """
+    stems(dataset)  # two images of one stem would share a label file
+    for index, rows in enumerate(by_image(dataset, boxes)):
+        name = _label_name(PurePosixPath("images", dataset.images[index].file)).as_posix()
+        width, height = images.size(index)
+        plain, scored = [], []
+        for row in rows:
+            x1, y1, x2, y2 = boxes.boxes[row].tolist()
+            shares = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height)
+            line = " ".join([str(int(boxes.label[row])), *(f"{share:.8f}" for share in shares)])
+            score = float(boxes.score[row])
+            plain.append(f"{line}\n")
+            scored.append(f"{line} {score!r}\n" if has_score(score) else f"{line}\n")
+        write_text(folder / name, "".join(plain))
+        write_text(folder / "labels_with_scores" / name.removeprefix("labels/"), "".join(scored))
+    (folder / "images").mkdir(exist_ok=True)
+    images.copy_to(folder / "images")
+    listing = "".join(f"./images/{image.file}\n" for image in dataset.images)
+    write_text(folder / "train.txt", listing)
+    settings = {
+        "path": ".",
+        "train": "train.txt",
+        "val": "train.txt",
+        "names": dict(enumerate(dataset.classes)),
+    }
+    write_text(folder / "data.yaml", yaml.safe_dump(settings, allow_unicode=True, sort_keys=False))

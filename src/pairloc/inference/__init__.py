@@ -1,18 +1,21 @@
 """Graph labelling: exact where it can be, certified where it says so. Needs torch and numpy alone."""
 
+from pairloc.inference.class_problem import Anchors, ClassProblem, Relocalization
+from pairloc.inference.pair_scores import NoPairs, PairScores, PairTable
 from pairloc.inference.problem import Problem
-from pairloc.inference.relocalize import PairScores, PairTable, Relocalization, relocalize
 from pairloc.inference.solution import Solution
 from pairloc.inference.solve import SOLVERS, solve, solve_batch
 
 __all__ = [
     "SOLVERS",
+    "Anchors",
+    "ClassProblem",
+    "NoPairs",
     "PairScores",
     "PairTable",
     "Problem",
     "Relocalization",
     "Solution",
-    "relocalize",
     "solve",
     "solve_batch",
 ]

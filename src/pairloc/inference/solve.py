@@ -11,7 +11,6 @@ from pairloc.inference.a_star import a_star
 from pairloc.inference.batch import Batch, Options, Solved
 from pairloc.inference.bp import bp
 from pairloc.inference.exact import exact
-from pairloc.inference.greedy_tree import greedy_tree
 from pairloc.inference.icm import block_icm, icm
 from pairloc.inference.mean_field import mean_field
 from pairloc.inference.problem import Problem
@@ -28,7 +27,6 @@ SOLVERS: dict[str, tuple[Callable[[Batch, Options], Solved], int]] = {
     "mean-field": (mean_field, 50),
     "a-star": (a_star, 20_000),
     "exact": (exact, 2_000),
-    "greedy-tree": (greedy_tree, 1),
     "random": (random, 1),
     "unary": (unary, 1),
 }

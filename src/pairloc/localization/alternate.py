@@ -1,23 +1,26 @@
 """Alternating optimisation (paper, section 4): warm-up, then re-train and re-localize in turn on one objective."""
 
-import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from pairloc.executors import Executor, Serial
+from pairloc.localization.class_view import ClassView
 from pairloc.localization.descent import Curve
 from pairloc.localization.functions import ClassScores, TransferScores
 from pairloc.localization.objective import Objective
-from pairloc.localization.problems import energy, mixed_scores, relocalize_class, relocalize_held
 from pairloc.localization.retrain import retrain
 from pairloc.localization.target import Selection, Target, fold_of_bags
-from pairloc.settings import LearningSettings
-from pairloc.sharing import ALONE, Share
+from pairloc.settings import EnergySettings, LocalizationSettings
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
+
+
+def silent(line: str) -> None:
+    """Log nothing."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class State:
     """All that the next round needs, and all that came out."""
 
     selection: Selection
-    gaps: tuple[Tensor, ...]  # a class: how much worse the next best proposal of each bag is (M,)
+    gaps: tuple[Tensor, ...]  # for every class how much worse the next best proposal of each bag is (M,)
     fold: Tensor  # (N,) of every bag
     scores: tuple[ClassScores, ...] = ()  # of every fold
     history: tuple[HalfStep, ...] = ()
@@ -56,108 +59,77 @@ class Alternation:
 
     target: Target
     transfer: TransferScores
-    settings: LearningSettings
-    say: Say = lambda line: None
+    settings: LocalizationSettings
+    energy: EnergySettings
+    executor: Executor = field(default_factory=Serial)
+    log: Log = silent
     after_round: Callable[[State], None] = lambda state: None
-    share: Share = ALONE
     objective: Objective = field(init=False)
 
     def __post_init__(self) -> None:
-        self.objective = Objective(self.target, self.settings)
+        self.objective = Objective(self.target, self.energy, self.settings.seed)
 
-    def run(self, state: State | None = None) -> State:
+    def run(self, state: State | None = None, rounds: int | None = None) -> State:
         """Warm up, then re-train and re-localize until nothing changes; goes on from a state."""
-        state = state or self.warm_up()
-        while state.n_iter < self.settings.rounds and not state.converged:
+        rounds = self.settings.rounds if rounds is None else rounds
+        if state is None:
+            state = self.warm_up()
+            self.after_round(state)
+        while state.n_iter < rounds and not state.converged:
             state = self.round(state)
             self.after_round(state)
         return state
 
     def warm_up(self) -> State:
         """The first re-localization, by the transfer scores alone (lambda1 = lambda2 = 1)."""
-        start = time.perf_counter()
         none = tuple(torch.zeros(len(bags), dtype=torch.int64) for bags in self.target.positives)
-        state = State(none, (), fold_of_bags(self.target, self.settings.folds, self.settings.seed))
-        state = self._relocalize(replace(state, gaps=tuple(map(torch.zeros_like, none))), fold=None)
-        return self._note(state, 0, "re-localize", sum(map(len, none)), start)
+        fold = fold_of_bags(self.target, self.settings.folds, self.settings.seed)
+        return self.relocalize(State(none, tuple(map(torch.zeros_like, none)), fold), 0)
 
     def round(self, state: State) -> State:
         """Re-train on the selection without each fold, then re-localize that fold with what was learned."""
-        number, folds = state.n_iter + 1, range(self.settings.folds)
-        start = time.perf_counter()
-        scores, curves = self._retrain_folds(state, folds)
-        trained, kept = self._safeguard(state, replace(state, scores=scores, curves=(*state.curves, *curves)))
-        trained = self._note(trained, number, "re-train", 0, start, kept=kept)
-        start, moved = time.perf_counter(), trained
-        for fold in folds:
-            moved = self._relocalize(moved, fold)
-        changed = sum(int((a != b).sum()) for a, b in zip(moved.selection, state.selection, strict=True))
-        return replace(self._note(moved, number, "re-localize", changed, start), converged=changed == 0)
-
-    def _retrain_folds(self, state: State, folds: Sequence[int]) -> tuple[tuple[ClassScores, ...], tuple[Curve, ...]]:
-        """The class scores of every fold, each trained by the process it was given to."""
-        owners = self.share.owners([1.0] * len(folds))
-        scores, curves = [], []
-        for fold, owner in zip(folds, owners, strict=True):
-            if owner == self.share.rank:
-                found, curve = self._retrain(state, fold)
-            else:
-                found, curve = ClassScores(self.target.own.d, len(self.target.classes), self.settings), []
-                found = found.to(self.target.own.device).eval()
-            scores.append(found)
-            curves.append(curve)
-        for place, owner in enumerate(owners if self.share.world > 1 else ()):
-            for tensor in scores[place].state_dict().values():
-                tensor.copy_(self.share.spread(tensor, owner))
-            curves[place] = _spread_curve(curves[place], owner, self.share)
-        return tuple(scores), tuple(curves)
-
-    def _retrain(self, state: State, fold: int) -> tuple[ClassScores, Curve]:
-        """The class scores learned from all bags but those of a fold, and how the loss fell."""
         number = state.n_iter + 1
-        seen = state.fold != fold if self.settings.folds > 1 else torch.ones_like(state.fold, dtype=torch.bool)
-        seed = self.settings.seed + 1000 * number + fold
-        scores, curve = retrain(self.target, state.selection, self.settings, allowed=seen, seed=seed)
-        if curve:
-            best = min(curve, key=lambda entry: entry["held-out loss"])
-            loss, step = best["held-out loss"], best["step"]
-            self.say(f"round {number}, fold {fold + 1}: held-out loss {loss:.4f} after {step:.0f} steps")
-        return scores, curve
+        return self.relocalize(self.retrain(state, number), number)
 
-    def _relocalize(self, state: State, fold: int | None) -> State:
-        """Select anew in the bags of a fold, by scores that never saw them; in all bags without folds or before."""
-        selection, gaps = list(state.selection), list(state.gaps)
-        owners = self.share.owners([float(len(bags)) ** 2 for bags in self.target.positives])
-        mine = [
-            label for label, owner in enumerate(owners) if owner == self.share.rank and self._asks(state, label, fold)
-        ]
-        for label, coming in itertools.zip_longest(mine, mine[1:]):
-            selection[label], gaps[label] = self._relocalize_class(state, label, fold, coming)
-        for label, owner in enumerate(owners if self.share.world > 1 else ()):
-            selection[label] = self.share.spread(selection[label], owner)
-            gaps[label] = self.share.spread(gaps[label].double(), owner)
-        return replace(state, selection=tuple(selection), gaps=tuple(gaps))
+    def retrain(self, state: State, number: int) -> State:
+        """Class scores from the selection, for every fold from the bags of the others."""
+        start = time.perf_counter()
+        task = Retrain(self.target, self.settings, self.energy, state, number)
+        trained = self.executor.map(task, range(self.settings.folds))
+        for fold, (_, curve) in enumerate(trained):
+            if curve:
+                best = min(curve, key=lambda row: row["held-out loss"])
+                loss, step = best["held-out loss"], best["step"]
+                self.log(f"round {number}, fold {fold + 1}: held-out loss {loss:.4f} after {step:.0f} steps")
+        scores, curves = zip(*trained, strict=True)
+        after, kept = self._safeguard(state, replace(state, scores=scores, curves=(*state.curves, *curves)))
+        return self._note(after, number, "re-train", 0, start, kept=kept)
 
-    def _asks(self, state: State, label: int, fold: int | None) -> bool:
-        """Whether a class has a bag to select in."""
-        folds = state.fold[self.target.positives[label]]
-        return bool(len(folds)) and (fold is None or self.settings.folds == 1 or bool((folds == fold).any()))
+    def relocalize(self, state: State, number: int) -> State:
+        """Select anew in every bag, by scores that never saw it."""
+        start = time.perf_counter()
+        task = Relocalize(self.target, self.transfer, self.settings, self.energy, state)
+        found = self.executor.map(task, range(len(self.target.classes)))
+        selection, gaps = zip(*found, strict=True)
+        changed = sum(int((a != b).sum()) for a, b in zip(selection, state.selection, strict=True))
+        moved = replace(state, selection=selection, gaps=gaps, converged=bool(state.scores) and not changed)
+        return self._note(moved, number, "re-localize", changed if number else sum(map(len, selection)), start)
 
-    def _relocalize_class(
-        self, state: State, label: int, fold: int | None, coming: int | None
-    ) -> tuple[Tensor, Tensor]:
-        """The selection and the gaps of a class; the features of the one to come are read meanwhile."""
-        bags, before, gaps = self.target.positives[label], state.selection[label], state.gaps[label]
-        own = state.scores[fold] if fold is not None and state.scores else None
-        held = state.fold[bags] == fold if fold is not None and self.settings.folds > 1 else None
-        unary, pairs = mixed_scores(self.target, self.transfer, own, label, self.settings)
-        if coming is not None:
-            self.target.expect(coming, own=own is not None)
-        if held is not None:
-            chosen, new = relocalize_held(unary, pairs, self.settings, before, held)
-            return chosen, torch.where(held, new, gaps)
-        known = None if fold is None else before
-        return relocalize_class(unary, pairs, self.settings, known, self.settings.seed + label)
+    def measure(self, state: State) -> float | None:
+        """The objective of scores and selection, summed over classes."""
+        if self.settings.folds > 1:
+            return None
+        own = state.scores[0] if state.scores else None
+        total = 0.0
+        for label, selection in enumerate(state.selection):
+            total += self.objective.without_selection(label, self.transfer, own)
+            if len(selection):
+                total += (
+                    ClassView(self.target, self.transfer, label, self.settings, self.energy)
+                    .problem(own)
+                    .energy(selection)
+                )
+        return total
 
     def _safeguard(self, before: State, after: State) -> tuple[State, bool]:
         """With the safeguard on, a re-training that does not lower the objective is thrown away."""
@@ -167,30 +139,59 @@ class Alternation:
             return after, True
         return replace(after, scores=before.scores), False
 
-    def measure(self, state: State) -> float | None:
-        """The objective of scores and selection, summed over classes."""
-        if self.settings.folds > 1:
-            return None
-        own = state.scores[0] if state.scores else None
-        total = 0.0
-        for label, bags in enumerate(self.target.positives):
-            total += self.objective.without_selection(label, self.transfer, own)
-            if len(bags):
-                unary, pairs = mixed_scores(self.target, self.transfer, own, label, self.settings)
-                total += energy(unary, pairs, self.settings, state.selection[label])
-        return total
-
     def _note(self, state: State, number: int, step: str, changed: int, start: float, *, kept: bool = True) -> State:
         entry = HalfStep(number, step, self.measure(state), changed, kept, time.perf_counter() - start)
         measured = "" if entry.objective is None else f", objective {entry.objective:.6g}"
-        self.say(f"round {number}, {step}: {changed} changed{measured}, {entry.seconds:.1f} s")
+        moved = f" {changed} changed" if step == "re-localize" else ""
+        self.log(f"round {number}, {step}:{moved}{measured}, {entry.seconds:.1f} s".replace(":,", ":"))
         return replace(state, history=(*state.history, entry))
 
 
-def _spread_curve(curve: Curve, owner: int, share: Share) -> Curve:
-    """The owner's curve."""
-    names = ("step", "loss", "held-out loss")
-    length = int(share.spread(torch.tensor([len(curve)]), owner))
-    rows = torch.tensor([[row[name] for name in names] for row in curve] or [[0.0] * 3] * length, dtype=torch.float64)
-    rows = share.spread(rows.reshape(length, 3), owner) if length else rows
-    return [dict(zip(names, row, strict=True)) for row in rows.tolist()] if length else []
+@dataclass(frozen=True)
+class Retrain:
+    """The task of re-training without one fold."""
+
+    target: Target
+    settings: LocalizationSettings
+    energy: EnergySettings
+    state: State
+    number: int
+
+    def __call__(self, fold: int) -> tuple[ClassScores, Curve]:
+        """The class scores learned from all bags but those of a fold, and how the loss fell."""
+        state, folds = self.state, self.settings.folds
+        seen = state.fold != fold if folds > 1 else torch.ones_like(state.fold, dtype=torch.bool)
+        seed = self.settings.seed + 1000 * self.number + fold
+        return retrain(self.target, state.selection, self.settings, self.energy, allowed=seen, seed=seed)
+
+
+@dataclass(frozen=True)
+class Relocalize:
+    """The task of selecting anew in the bags of one class."""
+
+    target: Target
+    transfer: TransferScores
+    settings: LocalizationSettings
+    energy: EnergySettings
+    state: State
+
+    def __call__(self, label: int) -> tuple[Tensor, Tensor]:
+        """The selection (M,) and the gaps (M,) of a class: fold by fold, each with the choices of the others."""
+        state, settings = self.state, self.settings
+        selection, gaps = state.selection[label].clone(), state.gaps[label].double()
+        if not len(selection):
+            return selection, gaps
+        view = ClassView(self.target, self.transfer, label, settings, self.energy)
+        folds = state.fold[self.target.positives[label]]
+        solver = settings.solver
+        for f, own in enumerate(state.scores or (None,)):
+            held = folds == f if len(state.scores) > 1 else None
+            before = selection if state.scores else None
+            for rows, problem in view.problems(own, before, held):
+                found = problem.solve(
+                    "unary" if held is not None else "mini-problems", k=solver.k, solver=solver.name,
+                    iterations=solver.iterations, epochs=solver.epochs, seed=settings.seed + label,
+                    previous=None if before is None else before[rows],
+                )  # fmt: skip
+                selection[rows], gaps[rows] = found.selection.cpu(), found.gaps
+        return selection, gaps

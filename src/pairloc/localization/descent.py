@@ -8,45 +8,50 @@ import torch
 from torch import Tensor, nn
 
 from pairloc.errors import InputError
-from pairloc.settings import DescentSettings
+from pairloc.settings import TrainingSettings
 
 Curve = list[dict[str, float]]
 _SMOOTHED = 50  # steps whose mean loss stands for the loss where nothing is held out
+_MOMENTUM, _WEIGHT_DECAY, _CLIP = 0.9, 5e-4, 10.0
+_EVALUATIONS = 20  # of the held-out loss in all
+_PATIENCE = 5  # evaluations without a new best before training stops
 
 
 def descend(
     model: nn.Module,
     loss: Callable[[], Tensor],
     held_out: Callable[[], Tensor] | None,
-    settings: DescentSettings,
+    settings: TrainingSettings,
     *,
     what: str,
+    steps: int | None = None,
 ) -> Curve:
     """Train a model by the loss of fresh batches; it ends in the state with the lowest held-out loss.
 
-    A loss that is not a number stops the training, names the step, and leaves the last good state in the model.
+    `steps` is how many to make where it is not the settings' number. A loss that is not a number stops the training,
+    names the step, and leaves the last good state in the model.
     """
     optimizer: torch.optim.Optimizer
     if settings.optimizer == "adamw":
-        optimizer = torch.optim.AdamW(model.parameters(), settings.lr, weight_decay=settings.weight_decay)
+        optimizer = torch.optim.AdamW(model.parameters(), settings.lr, weight_decay=_WEIGHT_DECAY)
     else:
-        decay = settings.weight_decay
-        optimizer = torch.optim.SGD(model.parameters(), settings.lr, momentum=settings.momentum, weight_decay=decay)
-    every = max(1, settings.steps // settings.looks)
+        optimizer = torch.optim.SGD(model.parameters(), settings.lr, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+    steps = settings.steps if steps is None else steps
+    every = max(1, steps // _EVALUATIONS)
     curve: Curve = []
     best, kept, since = math.inf, _copy(model), 0
     losses: list[Tensor] = []
     model.train()
-    for step in range(settings.steps):
+    for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * _rate(step, settings.steps)
+            group["lr"] = settings.lr * _rate(step, steps)
         optimizer.zero_grad()
         value: Any = loss()
         value.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
         optimizer.step()
         losses.append(value.detach())
-        if (step + 1) % every and step + 1 < settings.steps:
+        if (step + 1) % every and step + 1 < steps:
             continue
         train = float(torch.stack(losses[-_SMOOTHED:]).mean())
         held = _held(model, held_out) if held_out is not None else train
@@ -61,7 +66,7 @@ def descend(
             best, kept, since = held, _copy(model), 0
         else:
             since += 1
-            if since >= settings.patience:
+            if since >= _PATIENCE:
                 break
     model.load_state_dict(kept)
     model.eval()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -9,20 +10,17 @@ from torch import nn
 from pairloc.bags.geometry import GEOMETRY
 from pairloc.bags.reduction import Reduction
 from pairloc.errors import InputError
-from pairloc.io import read_json, write_json, write_tensors
-from pairloc.scores.cosine import CosineScores
-from pairloc.scores.relation import RelationScores
-from pairloc.scores.unary import UnaryScores
-from pairloc.settings import DescentSettings, LearningSettings, TransferSettings
+from pairloc.io import first_problem, read_json, write_json, write_tensors
+from pairloc.migration import migrated
+from pairloc.scores import PAIR_FUNCTIONS, PairFunction, UnaryScores
+from pairloc.settings import LocalizationSettings, PairSettings, TransferSettings
 
 WEIGHTS, SETTINGS = "transfer.safetensors", "transfer.json"
 
 
-def pair_function(d: int, classes: int, settings: DescentSettings) -> RelationScores | CosineScores:
+def pair_function(d: int, classes: int, settings: PairSettings) -> PairFunction:
     """psi^P as the settings name it, untrained."""
-    if settings.relation == "cosine":
-        return CosineScores(d, classes)
-    return RelationScores(d, classes, settings.relation)
+    return PAIR_FUNCTIONS[settings.kind](d, classes)
 
 
 class TransferScores(nn.Module):
@@ -31,26 +29,36 @@ class TransferScores(nn.Module):
     def __init__(self, reduction: Reduction, settings: TransferSettings) -> None:
         super().__init__()
         self.reduction, self.settings = reduction, settings
-        d = reduction.d + (GEOMETRY if settings.geometry else 0)
+        d = reduction.d + (GEOMETRY if settings.features.geometry else 0)
         self.unary = UnaryScores(d)
-        self.relation = pair_function(d, 1, settings)
+        self.relation = pair_function(d, 1, settings.pairs)
 
     def save(self, folder: Path) -> None:
         """Write weights and settings."""
-        folder.mkdir(parents=True, exist_ok=True)
         tensors = {"reduction.mean": self.reduction.mean, "reduction.matrix": self.reduction.matrix}
         write_tensors(folder / WEIGHTS, tensors | self.state_dict())
-        write_json(folder / SETTINGS, self.settings.model_dump(), indent=1)
+        write_json(folder / SETTINGS, self.settings.model_dump(mode="json"), indent=1)
 
     @classmethod
     def load(cls, folder: Path) -> "TransferScores":
-        """Read what `save` wrote."""
+        """Read what `save` wrote, or what it wrote before settings were grouped."""
+        from pydantic import ValidationError
+
         content = read_json(folder / SETTINGS)
         try:
-            settings = TransferSettings.model_validate(content)
+            settings = TransferSettings.model_validate(
+                migrated("transfer", content) if isinstance(content, dict) else content
+            )
             tensors = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
-            scores = cls(Reduction(tensors.pop("reduction.mean"), tensors.pop("reduction.matrix")), settings)
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+                raise InputError(f"{folder}: its transfer scores are not finite numbers")
+            mean, matrix = tensors.pop("reduction.mean"), tensors.pop("reduction.matrix")
+            if mean.ndim != 1 or matrix.ndim != 2 or len(mean) != len(matrix):
+                raise InputError(f"{folder}: does not hold transfer scores (its reduction does not fit together)")
+            scores = cls(Reduction(mean, matrix), settings)
             scores.load_state_dict(tensors)
+        except ValidationError as error:
+            raise InputError(f"{folder / SETTINGS}: {first_problem(error)}") from error
         except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
             raise InputError(f"{folder}: does not hold transfer scores ({str(error).splitlines()[0][:120]})") from error
         return scores.eval()
@@ -59,7 +67,7 @@ class TransferScores(nn.Module):
 class ClassScores(nn.Module):
     """psi^U_c and psi^P_c of all classes; the embedding of pairs is shared."""
 
-    def __init__(self, d: int, classes: int, settings: LearningSettings) -> None:
+    def __init__(self, d: int, classes: int, settings: LocalizationSettings) -> None:
         super().__init__()
         self.unary = UnaryScores(d, classes)
-        self.relation = pair_function(d, classes, settings)
+        self.relation = pair_function(d, classes, settings.pairs)

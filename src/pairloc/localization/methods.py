@@ -1,108 +1,121 @@
-"""The methods of the paper's tables as named presets on one code, and how a method's state is kept on disk."""
+"""The methods of the paper's tables. Each is a recipe: a function from a session to an outcome.
 
-import json
+To add one: its function (a baseline in a file of `baselines/`, with settings of its own), and its line in `METHODS`.
+"""
+
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
-import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from pairloc.errors import InputError
-from pairloc.io import write_tensors
-from pairloc.localization.alternate import Alternation, HalfStep, Say, State
+from pairloc.executors import Executor
+from pairloc.localization.alternate import Alternation, Log, State
 from pairloc.localization.baselines.mi_svm import mi_svm
-from pairloc.localization.functions import ClassScores, TransferScores
-from pairloc.localization.target import Target, fold_of_bags
-from pairloc.settings import LearningSettings, Method
-from pairloc.sharing import ALONE, Share
-
-METHODS = tuple(method for method in get_args(Method) if method != "fine-tuned")  # that one needs the pictures
-STATE = "state.safetensors"
-
-
-def settings_of(method: str, settings: LearningSettings) -> LearningSettings:
-    """The settings as a method uses them."""
-    if method not in METHODS:
-        raise InputError(f"there is no method {method!r}; known are {', '.join(METHODS)}")
-    changes: dict[str, object] = {}
-    if method in ("warm-up-unary", "unary"):
-        changes |= {"alpha": 0.0, "train_pairs": False, "train_unary": True}
-        if settings.lambda2 == 1 and not settings.train_unary:  # the released program learns pair scores alone
-            changes |= {"lambda2": 0.5}
-    if method in ("warm-up-unary", "warm-up"):
-        changes |= {"rounds": 0}
-    return LearningSettings.model_validate(settings.model_dump() | changes)
+from pairloc.localization.checkpoint import STATE, load_state, save_state
+from pairloc.localization.class_view import ClassView
+from pairloc.localization.confidence import agreement, confidence
+from pairloc.localization.learned import Learned
+from pairloc.localization.outcome import Outcome
+from pairloc.localization.target import Target
+from pairloc.settings import EnergySettings, LocalizationSettings, MiSvmSettings, RunSettings, Settings
 
 
-def run_method(
-    method: str,
-    target: Target,
-    transfer: TransferScores,
-    settings: LearningSettings,
-    folder: Path | None = None,
-    say: Say = lambda line: None,
-    share: Share = ALONE,
-) -> State:
-    """Run a method; with a folder it goes on after the last round that the folder holds.
+@dataclass(frozen=True)
+class Session:
+    """What a recipe works with."""
 
-    All processes of a share run it together; the first one writes.
-    """
-    own = settings_of(method, settings)
-    if method == "mi-svm":
-        selection = mi_svm(target, own, say)
-        gaps = tuple(torch.zeros(len(chosen), dtype=torch.float64) for chosen in selection)
-        return State(selection, gaps, fold_of_bags(target, own.folds, own.seed))
-    file = None if folder is None else folder / STATE
-    after: Callable[[State], None] = (
-        _keep_nothing if file is None or not share.leads else partial(save_state, file=file)
-    )
-    known = load_state(file, target, own) if file is not None and file.is_file() else None
-    share.barrier()  # nobody writes before all have read
-    alternation = Alternation(target, transfer, own, say, after, share)
-    if known is None:
-        known = alternation.warm_up()
-        after(known)
-    return alternation.run(known)
+    target: Target
+    learned: Learned
+    executor: Executor
+    log: Log
+    checkpoint: Path | None = None  # a folder that the state is kept in
 
 
-def _keep_nothing(state: State) -> None:
-    """What a process does that does not write."""
+def alternating(session: Session, settings: LocalizationSettings, *, pairs: bool, rounds: int | None) -> Outcome:
+    """Warm-up and rounds; with or without pair scores, with all rounds or so many."""
+    energy = settings.energy if pairs else settings.energy.without_pairs()
+    file = None if session.checkpoint is None else session.checkpoint / STATE
+    keep = (lambda state: None) if file is None else partial(save_state, file=file)
+    known = None if file is None else load_state(file, session.target, settings)
+    learned = session.learned
+    loop = Alternation(session.target, learned.scores, settings, energy, session.executor, session.log, keep)
+    state = loop.run(known, rounds)
+    task = Judge(session.target, learned, settings, energy, state)
+    judged = session.executor.map(task, range(len(session.target.classes)))
+    scores, agreements, sure = zip(*judged, strict=True)
+    return Outcome(state, scores, agreements, sure, settings.boxes)
 
 
-def save_state(state: State, file: Path) -> None:
-    """Write a state whole."""
-    tensors: dict[str, Tensor] = {"fold": state.fold}
-    for label, (selection, gaps) in enumerate(zip(state.selection, state.gaps, strict=True)):
-        tensors |= {f"selection.{label}": selection, f"gaps.{label}": gaps}
-    for fold, scores in enumerate(state.scores):
-        tensors |= {f"scores.{fold}.{name}": tensor.cpu() for name, tensor in scores.state_dict().items()}
-    facts = {
-        "history": json.dumps([asdict(step) for step in state.history]),
-        "curves": json.dumps(state.curves),
-        "converged": json.dumps(state.converged),
-        "folds": str(len(state.scores)),
-    }
-    write_tensors(file, tensors, facts)
+@dataclass(frozen=True)
+class Judge:
+    """The task of scoring all proposals of a class once its selection stands."""
+
+    target: Target
+    learned: Learned
+    settings: LocalizationSettings
+    energy: EnergySettings
+    state: State
+
+    def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (M, B) while the other bags keep theirs, agreement (M,) and confidence (M,)."""
+        state, selection = self.state, self.state.selection[label]
+        if not len(selection):
+            nothing = state.gaps[label].double()
+            return nothing.new_zeros(0, self.target.bags.size), nothing, nothing
+        view = ClassView(self.target, self.learned.scores, label, self.settings, self.energy)
+        fold = state.fold[self.target.positives[label]]
+        scores = view.conditional(state.scores, selection, fold)
+        agree = agreement(view, scores, selection, trained=bool(state.scores))
+        return scores, agree, confidence(self.learned.calibration, agree, state.gaps[label])
 
 
-def load_state(file: Path, target: Target, settings: LearningSettings) -> State:
-    """Read what `save_state` wrote."""
-    with safe_open(file, framework="pt") as stored:
-        facts = stored.metadata()
-        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    classes = range(len(target.classes))
-    scores = []
-    for fold in range(int(facts["folds"])):
-        own = ClassScores(target.own.d, len(target.classes), settings)
-        start = f"scores.{fold}."
-        own.load_state_dict({n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)})
-        scores.append(own.to(target.own.device).eval())
-    history = tuple(HalfStep(**step) for step in json.loads(facts["history"]))
-    selection = tuple(tensors[f"selection.{label}"] for label in classes)
-    gaps = tuple(tensors[f"gaps.{label}"] for label in classes)
-    curves, converged = tuple(json.loads(facts["curves"])), bool(json.loads(facts["converged"]))
-    return State(selection, gaps, tensors["fold"], tuple(scores), history, curves, converged)
+def warm_up_unary(session: Session, settings: LocalizationSettings) -> Outcome:
+    """The best transfer unary score."""
+    return alternating(session, settings, pairs=False, rounds=0)
+
+
+def warm_up(session: Session, settings: LocalizationSettings) -> Outcome:
+    """The first re-localization, by transfer scores."""
+    return alternating(session, settings, pairs=True, rounds=0)
+
+
+def unary(session: Session, settings: LocalizationSettings) -> Outcome:
+    """The whole loop with unary scores alone."""
+    return alternating(session, settings, pairs=False, rounds=None)
+
+
+def full(session: Session, settings: LocalizationSettings) -> Outcome:
+    """The whole loop."""
+    return alternating(session, settings, pairs=True, rounds=None)
+
+
+def svm_baseline(session: Session, settings: MiSvmSettings) -> Outcome:
+    """MI-SVM, which knows neither pair scores nor what they were calibrated for."""
+    return mi_svm(session.target, settings, session.log)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A recipe, and which part of a run's settings it reads."""
+
+    recipe: Callable[..., Outcome]
+    short: str  # name in figures
+    section: Callable[[RunSettings], Settings] = lambda settings: settings.localization
+
+
+METHODS: dict[str, Method] = {
+    "warm-up-unary": Method(warm_up_unary, "WUU"),
+    "warm-up": Method(warm_up, "WU"),
+    "unary": Method(unary, "U"),
+    "full": Method(full, "F"),
+    "mi-svm": Method(svm_baseline, "SVM", lambda settings: settings.mi_svm),
+}
+
+
+def check_method(name: str) -> None:
+    """Raise an InputError if there is no such method."""
+    if name not in METHODS:
+        raise InputError(f"there is no method {name!r}; known are {', '.join(METHODS)}")

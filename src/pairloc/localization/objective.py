@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pairloc.inference.pair_scores import pair_weight
 from pairloc.localization.functions import ClassScores, TransferScores
 from pairloc.localization.losses import cross_entropy
 from pairloc.localization.target import Target
-from pairloc.settings import LearningSettings
+from pairloc.settings import EnergySettings
 
 _PAIRS = 4096  # of proposals a class
 _BAGS = 256  # a class and kind
@@ -32,13 +33,13 @@ class _Sample:
 class Objective:
     """L(psi, 0) of every class, on a sample drawn once."""
 
-    def __init__(self, target: Target, settings: LearningSettings) -> None:
-        self.target, self.settings = target, settings
-        generator = torch.Generator().manual_seed(settings.seed)
+    def __init__(self, target: Target, energy: EnergySettings, seed: int) -> None:
+        self.target, self.energy = target, energy
+        generator = torch.Generator().manual_seed(seed)
         self.samples = [self._draw(own, generator) for own in target.positives]
 
     def _draw(self, positives: Tensor, generator: torch.Generator) -> _Sample:
-        valid = self.target.transfer.valid.cpu()
+        valid = self.target.bags.valid.cpu()
         filled = torch.nonzero(valid.any(dim=1))[:, 0]
         chosen = filled[torch.randperm(len(filled), generator=generator)[:_BAGS]]
         ends = []
@@ -56,20 +57,20 @@ class Objective:
     @torch.no_grad()
     def without_selection(self, label: int, transfer: TransferScores, own: ClassScores | None) -> float:
         """L(psi, 0) of a class."""
-        settings, target, sample = self.settings, self.target, self.samples[label]
-        lambda1, lambda2 = (settings.lambda1, settings.lambda2) if own is not None else (1.0, 1.0)
-        unary = lambda2 * transfer.unary.of_class(target.transfer.features(sample.bags))
+        energy, target, sample = self.energy, self.target, self.samples[label]
+        lambda1, lambda2 = (energy.lambda1, energy.lambda2) if own is not None else (1.0, 1.0)
+        unary = lambda2 * transfer.unary.of_class(target.bags.features(sample.bags))
         if own is not None and lambda2 < 1:
-            unary = unary + (1 - lambda2) * own.unary.of_class(target.own.features(sample.bags), label)
-        each = cross_entropy(unary, torch.zeros_like(unary)) * target.transfer.valid[sample.bags.to(unary.device)]
+            unary = unary + (1 - lambda2) * own.unary.of_class(target.class_bags.features(sample.bags), label)
+        each = cross_entropy(unary, torch.zeros_like(unary)) * target.bags.valid[sample.bags.to(unary.device)]
         total = float(each.double().sum()) * sample.weight
         m = len(target.positives[label])
-        if m < 2 or settings.alpha == 0:
+        if m < 2 or energy.alpha == 0:
             return total
         scores = self._pairs(sample, transfer, own, label, lambda1)
-        sizes = target.transfer.valid.sum(dim=1).double()[target.positives[label].to(target.transfer.device)]
+        sizes = target.bags.valid.sum(dim=1).double()[target.positives[label].to(target.bags.device)]
         pairs = float(sizes.sum() ** 2 - (sizes**2).sum())  # of proposals of two bags, ordered
-        scale = settings.alpha / (m - 1) if settings.alpha_scale == "per_bag" else settings.alpha
+        scale = pair_weight(energy.alpha, energy.alpha_scale, m)
         return total + scale * pairs * float(cross_entropy(scores, torch.zeros_like(scores)).double().mean())
 
     def _pairs(
@@ -78,10 +79,10 @@ class Objective:
         """Mixed scores of the sampled pairs (m,)."""
         target = self.target
         (left, e), (right, f) = sample.left, sample.right
-        both = [target.transfer.chosen(bags, proposals[:, None]) for bags, proposals in ((left, e), (right, f))]
+        both = [target.bags.chosen(bags, proposals[:, None]) for bags, proposals in ((left, e), (right, f))]
         mixed: Tensor = lambda1 * transfer.relation(*both)[:, 0, 0, 0]
         if own is not None and lambda1 < 1:
-            both = [target.own.chosen(bags, proposals[:, None]) for bags, proposals in ((left, e), (right, f))]
-            labels = torch.full((len(left),), label, device=target.own.device)
+            both = [target.class_bags.chosen(bags, proposals[:, None]) for bags, proposals in ((left, e), (right, f))]
+            labels = torch.full((len(left),), label, device=target.class_bags.device)
             mixed = mixed + (1 - lambda1) * own.relation.of_classes(both[0], both[1], labels)[:, 0, 0]
         return mixed

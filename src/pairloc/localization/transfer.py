@@ -121,19 +121,20 @@ def learn_transfer(bags: Bags, known: Labels, settings: TransferSettings) -> tup
     each is trained by its mean loss.
     """
     labels = known.shown
+    training = settings.training
     torch.manual_seed(settings.seed)
     scores = TransferScores(bags.reduction, settings).to(bags.device)
     with_object = torch.nonzero((labels >= 0).any(dim=1))[:, 0].cpu()
     shuffled = with_object[torch.from_numpy(np.random.default_rng(settings.seed).permutation(len(with_object)))]
     if len(shuffled) < 2:
         raise InputError("the source has fewer than two images whose proposals show an annotated object")
-    count = min(int(len(shuffled) * settings.held_out), len(shuffled) - 2)
+    count = min(int(len(shuffled) * training.held_out), len(shuffled) - 2)
     held, train = shuffled[:count], shuffled[count:]
     generator = torch.Generator(bags.device).manual_seed(settings.seed)
     drawer = _Drawer(labels, train, settings.same_class, settings.seed)
 
     def loss() -> Tensor:
-        return _loss(scores, bags, labels, drawer.draw(settings.pairs), generator)
+        return _loss(scores, bags, labels, drawer.draw(training.pairs), generator)
 
     def held_out() -> Tensor:
         again = torch.Generator(bags.device).manual_seed(settings.seed + 1)
@@ -141,8 +142,8 @@ def learn_transfer(bags: Bags, known: Labels, settings: TransferSettings) -> tup
         return _loss(scores, bags, labels, pairs, again)
 
     watched = held_out if len(held) > 1 else None
-    curve = descend(scores, loss, watched, settings, what="transfer scores")
-    if settings.unary == "exact":
+    curve = descend(scores, loss, watched, training, what="transfer scores")
+    if settings.unary.fit == "exact":
         _fit_unary(scores, bags, known, with_object)
     return scores, curve
 
@@ -151,7 +152,7 @@ def learn_transfer(bags: Bags, known: Labels, settings: TransferSettings) -> tup
 def _fit_unary(scores: TransferScores, bags: Bags, known: Labels, with_object: Tensor) -> None:
     """psi^U on all proposals; its label says how tight a proposal is, from background_iou up to tight_iou."""
     settings = scores.settings
-    low, high = settings.background_iou, settings.tight_iou
+    low, high = settings.background_iou, settings.unary.tight_iou
     tight = ((known.overlap - low) / (high - low)).clamp(0, 1).masked_fill(known.shown == BACKGROUND, 0.0)
     counted = (known.shown != NEITHER) | (tight > 0)
     counted &= bags.valid & (known.shown > NEITHER).any(dim=1, keepdim=True)
@@ -162,7 +163,7 @@ def _fit_unary(scores: TransferScores, bags: Bags, known: Labels, with_object: T
         return tight[some][..., None], weight[some][..., None]
 
     start = torch.zeros(1, bags.d + 1, device=bags.device)
-    scores.unary.set(fit_logistic(bags.features, targets, with_object, start, decay=settings.unary_decay))
+    scores.unary.set(fit_logistic(bags.features, targets, with_object, start, decay=settings.unary.decay))
 
 
 def _loss(scores: TransferScores, bags: Bags, labels: Tensor, pairs: _Pairs, generator: torch.Generator) -> Tensor:
@@ -170,15 +171,15 @@ def _loss(scores: TransferScores, bags: Bags, labels: Tensor, pairs: _Pairs, gen
     sides = []
     for index, focus in ((pairs.left, pairs.left_class), (pairs.right, pairs.right_class)):
         own = labels[index]
-        counts = (settings.foreground, settings.background)
+        counts = (settings.training.foreground, settings.training.background)
         shown = own == focus[:, None]
         sample: Sample = draw(shown, (own != NEITHER) & ~shown, counts, generator)
         sides.append((bags.chosen(index, sample.proposals), own.gather(1, sample.proposals), sample.drawn))
     (left, left_label, left_drawn), (right, right_label, right_drawn) = sides
     related = (left_label[:, :, None] == right_label[:, None]) & (left_label >= 0)[:, :, None]
     both = left_drawn[:, :, None] & right_drawn[:, None]
-    pair = mean_loss(scores.relation(left, right)[..., 0], related, both, settings.pair_loss)
-    if settings.unary == "exact":
+    pair = mean_loss(scores.relation(left, right)[..., 0], related, both)
+    if settings.unary.fit == "exact":
         return pair
     is_object = torch.cat([left_label, right_label]) >= 0
     drawn = torch.cat([left_drawn, right_drawn])

@@ -1,11 +1,20 @@
-"""Refinement after selection: a box is the mean of the proposals around the selected one, weighed by their scores."""
+"""Box voting: a box is the mean of the proposals around the selected one, weighted by their scores."""
 
 import torch
 from torch import Tensor
 
 from pairloc.boxes import iou
+from pairloc.refinement.candidates import Candidates
+from pairloc.settings import BoxSettings
 
 _TEMPERATURE = 0.5
+
+
+def vote(boxes: Tensor, candidates: Candidates, settings: BoxSettings) -> Tensor:
+    """The mean of the proposals that overlap each box (M, 4) by `voting_iou`: (M, 4)."""
+    if not settings.voting_iou or not len(boxes):
+        return boxes
+    return mean_box(boxes, candidates.boxes, candidates.scores, settings.voting_iou)
 
 
 def mean_box(chosen: Tensor, boxes: Tensor, scores: Tensor, least: float) -> Tensor:

@@ -1,5 +1,6 @@
 """Static figures for papers: PNG, SVG and PDF of what the page shows."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.images import PictureError, open_picture
+from pairloc.io import write_bytes
 from pairloc.report.page import TAGS, MethodResult
 
 _FORMATS = ("png", "svg", "pdf")
@@ -27,7 +29,6 @@ def write_figures(
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "pairloc"
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     if any(method.corloc for method in methods):
         written += _save(_per_class(methods), folder / "corloc_per_class")
@@ -40,7 +41,9 @@ def _save(figure: Any, stem: Path) -> list[Path]:
 
     files = [stem.with_suffix(f".{format}") for format in _FORMATS]
     for file in files:
-        figure.savefig(file, dpi=150)
+        stream = io.BytesIO()
+        figure.savefig(stream, format=file.suffix[1:], dpi=150)
+        write_bytes(file, stream.getvalue())
     pyplot.close(figure)
     return files
 

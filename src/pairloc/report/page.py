@@ -21,6 +21,7 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.images import PictureError, open_picture
+from pairloc.io import write_bytes, write_text
 
 TAGS = {"warm-up-unary": "WUU", "warm-up": "WU", "unary": "U", "full": "F", "mi-svm": "SVM"}
 _THUMBNAIL = 320  # px of the longer side
@@ -48,18 +49,22 @@ def write_page(
     about: str = "",
     ceiling: Mapping[str, float] | None = None,
     embed: int = 300,
+    beside: Path | None = None,
+    link: str | None = None,
     track: Callable[[Iterable[int], int], Iterable[int]] = lambda items, total: items,
 ) -> int:
-    """Write the page; the number of pictures shown. Those beyond the first `embed` lie in a folder beside it.
+    """Write the page; the number of images shown. Those beyond the first `embed` lie in a folder beside it.
 
-    `ceiling` is, by threshold, the CorLoc the best proposals would reach.
+    That folder is `beside`, NAME_files unless given; the page calls it `link`, by its name unless given. `ceiling` is,
+    by threshold, the CorLoc the best proposals would reach.
     """
-    beside = out.with_name(f"{out.stem}_files")
+    beside = beside or out.with_name(f"{out.stem}_files")
+    link = link or beside.name
     tagged = [index for index, tags in enumerate(dataset.tags) if tags]
     with warnings.catch_warnings(), ThreadPoolExecutor(_THREADS) as pool:
         warnings.simplefilter("ignore")  # of damaged pictures; threads cannot each hide and show them again
         folders = [None if place < embed else beside for place in range(len(tagged))]
-        drawn = pool.map(lambda index, folder: _picture(dataset, index, folder), tagged, folders)
+        drawn = pool.map(lambda index, folder: _picture(dataset, index, folder, link), tagged, folders)
         pictures = dict(zip(track(tagged, len(tagged)), drawn, strict=True))
     named = [_with_tag(method, place, methods) for place, method in enumerate(methods)]
     data = {
@@ -74,10 +79,7 @@ def write_page(
         "items": _items(dataset, named, truth, pictures),
     }
     template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.partial")
-    partial.write_text(template.replace("__DATA__", _json(data)), encoding="utf-8")
-    partial.replace(out)
+    write_text(out, template.replace("__DATA__", _json(data)))
     return len(tagged)
 
 
@@ -95,7 +97,7 @@ def _with_tag(method: MethodResult, place: int, methods: Sequence[MethodResult])
     return MethodResult(method.name, method.boxes, method.corloc, method.seconds, method.history, tag)
 
 
-def _picture(dataset: Dataset, index: int, folder: Path | None) -> tuple[str, tuple[int, int]]:
+def _picture(dataset: Dataset, index: int, folder: Path | None, link: str) -> tuple[str, tuple[int, int]]:
     """Where a picture's thumbnail is, and the size of the picture as shown; an unreadable one is left blank."""
     try:
         upright = open_picture(dataset.path(index))
@@ -103,13 +105,12 @@ def _picture(dataset: Dataset, index: int, folder: Path | None) -> tuple[str, tu
         return "", dataset.images[index].size or (100, 100)
     size = upright.size
     upright.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    stream = io.BytesIO()
+    upright.save(stream, "JPEG", quality=80)
     if folder is None:
-        stream = io.BytesIO()
-        upright.save(stream, "JPEG", quality=80)
         return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode(), size
-    folder.mkdir(parents=True, exist_ok=True)
-    upright.save(folder / f"{index:06d}.jpg", quality=80)
-    return f"{folder.name}/{index:06d}.jpg", size
+    write_bytes(folder / f"{index:06d}.jpg", stream.getvalue())
+    return f"{link}/{index:06d}.jpg", size
 
 
 def _items(

@@ -1,12 +1,12 @@
 """Fine-tuning: the proposer itself re-trained on the boxes found, fold by fold.
 
 Class scores read features that stay as they are. Here the network that makes the features learns the target's classes;
-of the pictures it did not see it then says how much every proposal shows a tagged class, and where the edges are.
+of the images it did not see it then says how much every proposal shows a tagged class, and where the edges are.
 """
 
 import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +15,22 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torchvision.ops import nms
 
-from pairloc.detector.reading import batches
-from pairloc.detector.propose import Seen, judge
-from pairloc.detector.proposer import Proposer, Say
-from pairloc.settings import FineTuneSettings
+from pairloc.bags.store import BagStore
+from pairloc.boxes import iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.detect import train_detector
+from pairloc.detector.model import Proposer
+from pairloc.detector.propose import Seen, judge
+from pairloc.detector.reading import batches
 from pairloc.io import write_tensors
-from pairloc.refinement.voting import mean_box
-from pairloc.localization.target import Selection, Target
-from pairloc.sharing import ALONE, Share
+from pairloc.localization.alternate import Log, silent
+from pairloc.localization.confidence import Calibration, confidence
+from pairloc.localization.result import Localization, scored_boxes
+from pairloc.refinement import Candidates, refine
+from pairloc.settings import BoxSettings, FineTuneSettings
 
-_AT_ONCE = 32  # pictures
+_AT_ONCE = 32  # images
 _APART = 0.5  # IoU below which two boxes are two instances
 
 
@@ -41,74 +44,72 @@ class Opinion:
 
 def fine_tune(
     dataset: Dataset,
-    target: Target,
+    store: BagStore,
+    before: Localization,
     boxes: ScoredBoxes,
-    fold: Tensor,
     start: Proposer,
     settings: FineTuneSettings,
     out: Path,
     *,
     device: str = "cpu",
-    say: Say = lambda line: None,
-    share: Share = ALONE,
-) -> None:
-    """Train a network without each fold (N,) of the bags and let it judge that fold, into `out`; goes on by folds."""
+    log: Log = silent,
+) -> Opinion:
+    """Train a network on boxes without those of each fold and let it judge that fold; goes on by folds, in `out`."""
+    fold = before.state.fold.numpy()
     folds = int(fold.max()) + 1
-    owners = share.owners([1.0] * folds)
     for number in range(folds):
-        file = _file(out, number)
-        if owners[number] != share.rank or file.is_file():
+        file = out / f"fold-{number}.safetensors"
+        if file.is_file():
             continue
-        held = fold.numpy() == number if folds > 1 else np.ones(len(fold), dtype=np.bool_)
+        held = fold == number if folds > 1 else np.ones(len(fold), dtype=np.bool_)
         taught = boxes.where(~held[boxes.image]) if folds > 1 else boxes
         work = out / f"network-{number}"
         shutil.rmtree(work, ignore_errors=True)
         network = _train(dataset, taught, start, settings, work, device)
-        row, score, moved = _judge(network, dataset, target, held, settings, device)
+        row, score, moved = _judge(network, dataset, store, before, held, settings, device)
         write_tensors(file, {"row": row, "score": score, "boxes": moved})
         shutil.rmtree(work)
-        say(f"fold {number + 1} of {folds}: a network that learned {len(taught)} boxes")
-
-
-def read_opinion(target: Target, out: Path, folds: int) -> Opinion:
-    """What `fine_tune` wrote."""
-    counts = [len(bags) for bags in target.positives]
-    device, size = target.transfer.device, target.transfer.size
-    score = torch.full((sum(counts), size), -torch.inf)
-    boxes = torch.zeros(sum(counts), size, 4)
-    for number in range(folds):
-        found = load_file(_file(out, number))
-        score[found["row"]], boxes[found["row"]] = found["score"], found["boxes"]
-    return Opinion(*(tuple(torch.split(table.to(device), counts)) for table in (score, boxes)))
+        log(f"fold {number + 1} of {folds}: a network that learned {len(taught)} boxes")
+    return _read_opinion(before, out, folds)
 
 
 def decide(
-    scores: tuple[Tensor, ...], opinion: Opinion, settings: FineTuneSettings, refine: float
-) -> tuple[Selection, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The selection by scores (M, B) and opinion together, how much worse the next best is (M,), and the boxes (M, 4).
+    before: Localization,
+    opinion: Opinion,
+    settings: FineTuneSettings,
+    boxes: BoxSettings,
+    calibration: Calibration,
+) -> tuple[Localization, tuple[Tensor, ...]]:
+    """Scores and opinion together: what they select, and the moved boxes (M, 4) of every class.
 
-    A box is the mean, by score, of the moved proposals that overlap the selected one by `refine`.
+    In the confidence the networks are one view more, which agrees with itself.
     """
-    selection, gaps, boxes = [], [], []
-    for known, said, moved in zip(scores, opinion.score, opinion.boxes, strict=True):
+    selection, gaps, agreements, corners, sure = [], [], [], [], []
+    for label, (known, said, moved) in enumerate(zip(before.scores, opinion.score, opinion.boxes, strict=True)):
         total = known + settings.weight * said
         best = total.topk(min(2, total.shape[1]), dim=1)
         chosen = best.indices[:, 0]
-        box = moved[torch.arange(len(chosen), device=chosen.device), chosen]
-        selection.append(chosen.cpu())
-        gaps.append((best.values[:, 0] - best.values[:, -1]).double().cpu())
-        boxes.append(mean_box(box, moved, total, refine) if refine and len(box) else box)
-    return tuple(selection), tuple(gaps), tuple(boxes)
+        box = moved[torch.arange(len(chosen)), chosen]
+        own = before.proposals[before.positives[label], before.state.selection[label]]
+        same = iou(own[:, None], box[:, None])[:, 0, 0] > _APART
+        agreements.append((2 * before.agreement[label] * same + 1) / 3)
+        selection.append(chosen)
+        gaps.append((best.values[:, 0] - best.values[:, -1]).double())
+        corners.append(refine(box, Candidates(moved, total), boxes))
+        sure.append(confidence(calibration, agreements[-1], gaps[-1]))
+    state = replace(before.state, selection=tuple(selection), gaps=tuple(gaps))
+    found = scored_boxes(before.positives, tuple(corners), tuple(sure))
+    return replace(before, boxes=found, state=state, agreement=tuple(agreements)), tuple(corners)
 
 
-def instances(target: Target, opinion: Opinion, boxes: tuple[Tensor, ...], sure: float) -> ScoredBoxes:
+def instances(before: Localization, opinion: Opinion, boxes: tuple[Tensor, ...], threshold: float) -> ScoredBoxes:
     """The boxes (M, 4) of every class, and all others of a tag that the networks are sure of: its further instances."""
     columns: list[tuple[int, int, list[float], float]] = []
     for label, (bags, said, moved, own) in enumerate(
-        zip(target.positives, opinion.score, opinion.boxes, boxes, strict=True)
+        zip(before.positives, opinion.score, opinion.boxes, boxes, strict=True)
     ):
         for bag, score, some, box in zip(bags.tolist(), said.exp(), moved, own, strict=True):
-            likely = score >= sure
+            likely = score >= threshold
             found = torch.cat([box[None], some[likely]])
             rank = torch.cat([score.new_ones(1), score[likely]])
             for place in nms(found, rank, _APART).tolist():
@@ -122,8 +123,14 @@ def instances(target: Target, opinion: Opinion, boxes: tuple[Tensor, ...], sure:
     )
 
 
-def _file(out: Path, number: int) -> Path:
-    return out / f"fold-{number}.safetensors"
+def _read_opinion(before: Localization, out: Path, folds: int) -> Opinion:
+    counts, size = [len(bags) for bags in before.positives], before.proposals.shape[1]
+    score = torch.full((sum(counts), size), -torch.inf)
+    boxes = torch.zeros(sum(counts), size, 4)
+    for number in range(folds):
+        found = load_file(out / f"fold-{number}.safetensors")
+        score[found["row"]], boxes[found["row"]] = found["score"], found["boxes"]
+    return Opinion(*(tuple(torch.split(table, counts)) for table in (score, boxes)))
 
 
 def _train(
@@ -143,24 +150,25 @@ def _train(
 def _judge(
     network: Proposer,
     dataset: Dataset,
-    target: Target,
+    store: BagStore,
+    before: Localization,
     held: np.ndarray[tuple[int], np.dtype[np.bool_]],
     settings: FineTuneSettings,
     device: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of the tags of held bags: their rows (t,) among all tags, log-probabilities (t, B) and moved boxes (t, B, 4)."""
-    bag = torch.cat(target.positives)
-    label = torch.cat([torch.full((len(bags),), c) for c, bags in enumerate(target.positives)])
+    bag = torch.cat(before.positives)
+    label = torch.cat([torch.full((len(bags),), c) for c, bags in enumerate(before.positives)])
     rows = torch.nonzero(torch.from_numpy(held)[bag])[:, 0]
-    rows = rows[bag[rows].argsort(stable=True)]  # the tags of a picture side by side
+    rows = rows[bag[rows].argsort(stable=True)]  # the tags of an image side by side
     asked = sorted(set(bag[rows].tolist()))
     groups = [asked[start : start + _AT_ONCE] for start in range(0, len(asked), _AT_ONCE)]
-    score = torch.full((len(rows), target.transfer.size), -torch.inf)
-    moved = torch.zeros(len(rows), target.transfer.size, 4)
+    size = before.proposals.shape[1]
+    score, moved = torch.full((len(rows), size), -torch.inf), torch.zeros(len(rows), size, 4)
     at = 0
     paths = [dataset.path(index) for index in range(len(dataset))]
     for group, read in zip(groups, batches(paths, groups, settings.workers), strict=True):
-        proposals = [target.transfer.boxes[i][target.transfer.valid[i]].to(device) for i in group]
+        proposals = [torch.from_numpy(np.array(store.bag(index).boxes)).to(device) for index in group]
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             said, boxes = judge(Seen(network.model, read.every().to(device)), proposals)
         counts = [len(mine) for mine in proposals]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from pairloc.scores.pair_function import Backend, PairFunction, PairKernel
+
 _SCALE, _BIAS = 10.0, -2.0  # at first: log odds of 8 for proposals that look the same, -2 for unrelated ones
 
 
@@ -25,8 +27,8 @@ class Embedded:
     bias: Tensor  # () b
 
 
-class CosineScores(nn.Module):
-    """psi^P: one class-generic score, or one per class on a shared embedding; stands where `RelationScores` may."""
+class CosineScores(PairFunction):
+    """A cosine of learned embeddings: one class-generic score, or one per class on a shared embedding."""
 
     def __init__(self, d: int, classes: int = 1) -> None:
         super().__init__()
@@ -38,15 +40,19 @@ class CosineScores(nn.Module):
         nn.init.constant_(self.score.bias, _BIAS)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores of all pairs, with gradients: (n, L, d), (n, R, d) -> (n, L, R, classes)."""
+        """See `PairFunction`."""
         z, other = self.directions(left), self.directions(right)
         return torch.einsum("nld,nrd,cd->nlrc", z, other, self.score.weight) + self.score.bias
 
     def of_classes(self, left: Tensor, right: Tensor, labels: Tensor) -> Tensor:
-        """The same for one class a row, `labels` (n,): (n, L, d), (n, R, d) -> (n, L, R)."""
+        """See `PairFunction`."""
         weight, bias = self.score.weight[labels], self.score.bias[labels]  # (n, d), (n,)
         z = self.directions(left) * weight[:, None]
         return z @ self.directions(right).transpose(1, 2) + bias[:, None, None]
+
+    def kernel(self, features: Tensor, label: int, backend: Backend, memory: int) -> PairKernel:
+        """See `PairFunction`; cosines are matrix products and need no backend."""
+        return Cosines(self.project(features, label), memory)
 
     def directions(self, features: Tensor) -> Tensor:
         """z(e): (..., d) -> (..., d)."""
@@ -65,7 +71,7 @@ class Cosines:
         self.embedded, self.memory = embedded, memory  # (M, B, d)
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
-        """See `PairScorer`; both directions are the same."""
+        """See `PairKernel`; both directions are the same."""
         own = self.embedded
         _, b, d = own.direction.shape
         out = own.direction.new_empty(len(left), b, b)
@@ -77,7 +83,7 @@ class Cosines:
         return out
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """See `PairScorer`. One product for all bags; those that have a chosen proposal, which does not count, anew."""
+        """See `PairKernel`. One product for all bags; those that have a chosen proposal, which does not count, anew."""
         own = self.embedded
         several = (weights[:, None] if weights.ndim == 1 else weights).to(own.direction.dtype)  # (m, g)
         picked = own.direction[chosen_bags, chosen] * own.weight  # (m, d)

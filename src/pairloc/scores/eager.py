@@ -13,8 +13,6 @@ def pair_sum(left: Projected, right: Projected) -> Tensor:
     """s(e, e') of all pairs of n bag pairs: (n, L, d) and (n, R, d) in `Projected` -> (n, L, R)."""
     tanh = left.tanh_first[:, :, None] + right.tanh_second[:, None]  # (n, L, R, d)
     gate = left.gate_first[:, :, None] + right.gate_second[:, None]
-    if left.relu:
-        tanh, gate = tanh.relu_(), gate.relu_()
     # tanh(x) = 2 sigmoid(2x) - 1: on a CPU torch's sigmoid takes a quarter of the time of its tanh
     tanh = tanh.mul_(2).sigmoid_().mul_(2).sub_(1)
     gated = tanh.mul_(gate.sigmoid_()) @ left.weight  # (n, L, R)
@@ -25,8 +23,6 @@ def fused_pair_sum(left: Projected, right: Projected) -> Tensor:
     """The same in one expression, which torch.compile turns into one loop."""
     tanh = left.tanh_first[:, :, None] + right.tanh_second[:, None]  # (n, L, R, d)
     gate = left.gate_first[:, :, None] + right.gate_second[:, None]
-    if left.relu:
-        tanh, gate = torch.relu(tanh), torch.relu(gate)
     gated = (torch.tanh(tanh) * torch.sigmoid(gate) * left.weight).sum(dim=-1)
     return gated + left.linear[:, :, None] + right.linear[:, None] + left.bias
 
@@ -46,7 +42,7 @@ class Eager:
         self.pair_sum = compiled_pair_sum() if compiled else pair_sum
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
-        """See `PairScorer`."""
+        """See `PairKernel`."""
         _, b, d = self.projected.tanh_first.shape
         out = self.projected.linear.new_empty(len(left), b, b)
         rows = self._step(b * d)  # rows of one block at a time, or several blocks
@@ -61,7 +57,7 @@ class Eager:
         return out
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """See `PairScorer`."""
+        """See `PairKernel`."""
         _, b, d = self.projected.tanh_first.shape
         total = self.projected.linear.new_zeros(*weights.shape[1:], len(bags), b)
         apart = bags[:, None] != chosen_bags  # (n, m)
@@ -101,5 +97,4 @@ def _map(projected: Projected, change: Callable[[Tensor], Tensor]) -> Projected:
         change(projected.linear),
         projected.weight,
         projected.bias,
-        projected.relu,
     )

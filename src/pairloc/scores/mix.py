@@ -7,7 +7,7 @@ The two sides may use features of different networks.
 
 from torch import Tensor
 
-from pairloc.scores.pairs import Kernel
+from pairloc.scores.pair_function import PairKernel
 
 
 def mix_unary(class_scores: Tensor, transfer_scores: Tensor, lambda2: float) -> Tensor:
@@ -21,7 +21,7 @@ def mix_unary(class_scores: Tensor, transfer_scores: Tensor, lambda2: float) -> 
 class MixedPairs:
     """Pair scores of both sides mixed; a side of weight zero is never computed."""
 
-    def __init__(self, class_scores: Kernel | None, transfer_scores: Kernel | None, lambda1: float) -> None:
+    def __init__(self, class_scores: PairKernel | None, transfer_scores: PairKernel | None, lambda1: float) -> None:
         _check("lambda1", lambda1)
         sides = [(class_scores, 1 - lambda1), (transfer_scores, lambda1)]
         self._sides = [(scores, weight) for scores, weight in sides if weight and scores is not None]
@@ -29,11 +29,11 @@ class MixedPairs:
             raise ValueError(f"lambda1 is {lambda1}, but one of the sides it mixes is missing")
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
-        """See `PairScorer`."""
+        """See `PairKernel`."""
         return _sum([weight * scores.block(left, right) for scores, weight in self._sides])
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """See `PairScorer`."""
+        """See `PairKernel`."""
         parts = [(scores.against(bags, chosen_bags, chosen, weights), weight) for scores, weight in self._sides]
         return _sum([weight * part for part, weight in parts])
 

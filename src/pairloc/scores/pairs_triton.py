@@ -29,10 +29,10 @@ class TritonPairs:
             self.operands[:, :, place] = part.transpose(1, 2)
         self.weight = (projected.weight / 2).float().contiguous()
         self.linear = (2 * projected.linear + projected.bias).float().contiguous()  # (M, B), half of both directions
-        self.options = {"relu": projected.relu, "fast": _compiles()}
+        self.options = {"fast": _compiles()}
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
-        """See `PairScorer`."""
+        """See `PairKernel`."""
         _, d, _, b = self.operands.shape
         out = torch.empty(len(left), b, b, device=self.operands.device)
         grid = (len(left), triton.cdiv(b, _ROWS), triton.cdiv(b, _COLUMNS))
@@ -44,7 +44,7 @@ class TritonPairs:
         return out
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """See `PairScorer`."""
+        """See `PairKernel`."""
         _, d, _, b = self.operands.shape
         if not len(bags) or not len(chosen):
             return torch.zeros(*weights.shape[1:], len(bags), b, device=self.operands.device)
@@ -81,11 +81,8 @@ def tanh(x, fast: tl.constexpr):
 
 
 @triton.jit
-def gated(x, y, relu: tl.constexpr, fast: tl.constexpr):
+def gated(x, y, fast: tl.constexpr):
     """tanh(x) (1 + tanh(y))."""
-    if relu:
-        x = tl.maximum(x, 0.0)
-        y = tl.maximum(y, 0.0)
     t = tanh(x, fast)
     return tl.fma(t, tanh(y, fast), t)
 
@@ -93,7 +90,7 @@ def gated(x, y, relu: tl.constexpr, fast: tl.constexpr):
 @triton.jit
 def tile(
     mine, theirs, weight, row_stride, column_stride, rows, columns, in_rows, in_columns, first,
-    d: tl.constexpr, d_part: tl.constexpr, relu: tl.constexpr, fast: tl.constexpr,
+    d: tl.constexpr, d_part: tl.constexpr, fast: tl.constexpr,
     n_rows: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
     """Both directions of the pairs of a tile over `d_part` dimensions from `first`: (n_rows, n_columns)."""
@@ -115,8 +112,8 @@ def tile(
         c2 = tl.load(t + column_stride, mask=in_columns, other=0.0)[None, :]
         e1 = tl.load(t + 2 * column_stride, mask=in_columns, other=0.0)[None, :]
         e2 = tl.load(t + 3 * column_stride, mask=in_columns, other=0.0)[None, :]
-        forth = gated(a1 + c2, b1 + e2, relu, fast)
-        back = gated(c1 + a2, e1 + b2, relu, fast)
+        forth = gated(a1 + c2, b1 + e2, fast)
+        back = gated(c1 + a2, e1 + b2, fast)
         total = tl.fma(forth + back, w, total)
     return total
 
@@ -124,7 +121,7 @@ def tile(
 @triton.jit
 def pair_block(
     operands, linear, weight, left, right, out,
-    b: tl.constexpr, d: tl.constexpr, relu: tl.constexpr, fast: tl.constexpr,
+    b: tl.constexpr, d: tl.constexpr, fast: tl.constexpr,
     n_rows: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
     """out[n, i, j] = both directions of proposal i of bag left[n] and proposal j of bag right[n]."""
@@ -135,7 +132,7 @@ def pair_block(
     i, j = tl.load(left + n), tl.load(right + n)
     total = tile(
         operands + i * 4 * d * b, operands + j * 4 * d * b, weight, b, b, rows, columns, in_rows, in_columns, 0,
-        d, d, relu, fast, n_rows, n_columns,
+        d, d, fast, n_rows, n_columns,
     )  # fmt: skip
     total += tl.load(linear + i * b + rows, mask=in_rows, other=0.0)[:, None]
     total += tl.load(linear + j * b + columns, mask=in_columns, other=0.0)[None, :]
@@ -146,7 +143,7 @@ def pair_block(
 @triton.jit
 def pair_against(
     operands, linear, weight, bags, picks, pick_linear, pick_bags, shares, parts, m, n_bags, n_sums: tl.constexpr,
-    b: tl.constexpr, d: tl.constexpr, d_part: tl.constexpr, relu: tl.constexpr, fast: tl.constexpr,
+    b: tl.constexpr, d: tl.constexpr, d_part: tl.constexpr, fast: tl.constexpr,
     n_rows: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
     """parts[s, g, n, i] = part s of sum g over picks of other bags, by weight, of proposal i of bag bags[n]."""
@@ -163,7 +160,7 @@ def pair_against(
         in_columns = columns < m
         total = tile(
             operands + bag * 4 * d * b, picks, weight, b, m, rows, columns, in_rows, in_columns, part * d_part,
-            d, d_part, relu, fast, n_rows, n_columns,
+            d, d_part, fast, n_rows, n_columns,
         )  # fmt: skip
         total += is_first * (own[:, None] + tl.load(pick_linear + columns, mask=in_columns, other=0.0)[None, :])
         apart = tl.load(pick_bags + columns, mask=in_columns, other=-1) != bag

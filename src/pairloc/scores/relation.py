@@ -8,21 +8,18 @@ embedding is shared by all classes; each class has a weight vector w_c of its ow
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-Variant = Literal["paper", "released"]
-TRUNK = 640  # width of the released program's trunk
+from pairloc.scores.pair_function import Backend, PairFunction, PairKernel
 
 
 @dataclass(frozen=True)
 class Projected:
     """What pair scores need of every proposal, once and for all: (..., d) each, and (...) for the linear part.
 
-    s(e, e') = sum_k w_k tanh(f(t1 + t2')) sigmoid(f(g1 + g2')) + linear + linear' + b, with f = ReLU in the released
-    variant and nothing otherwise.
+    s(e, e') = sum_k w_k tanh(t1 + t2') sigmoid(g1 + g2') + linear + linear' + b.
     """
 
     tanh_first: Tensor  # W1a e + b1
@@ -32,102 +29,59 @@ class Projected:
     linear: Tensor  # w^T e / 2
     weight: Tensor  # (d,) w
     bias: Tensor  # () b
-    relu: bool
 
 
-class RelationScores(nn.Module):
-    """psi^P: one class-generic score, or one per class on a shared embedding.
+class RelationScores(PairFunction):
+    """The paper's relation network: one class-generic score, or one per class on a shared embedding."""
 
-    `variant="released"` is the authors' released program: a trunk (linear, batch norm, ReLU) of 640, and batch norm and
-    ReLU before the gates.
-    """
-
-    def __init__(self, d: int, classes: int = 1, variant: Variant = "paper") -> None:
+    def __init__(self, d: int, classes: int = 1) -> None:
         super().__init__()
-        if variant not in ("paper", "released"):
-            raise ValueError(f"variant is {variant!r}, not 'paper' or 'released'")
-        self.variant, self.d = variant, d
-        width = d if variant == "paper" else TRUNK
-        self.trunk = (
-            nn.Sequential(nn.Linear(d, width), nn.BatchNorm1d(width), nn.ReLU()) if variant == "released" else None
-        )
-        self.tanh = nn.Linear(2 * width, width)  # W1, b1
-        self.gate = nn.Linear(2 * width, width)  # W2, b2
-        self.tanh_norm = nn.BatchNorm1d(width) if variant == "released" else None
-        self.gate_norm = nn.BatchNorm1d(width) if variant == "released" else None
-        self.score = nn.Linear(width, classes)  # w_c, b_c
+        self.d = d
+        self.tanh = nn.Linear(2 * d, d)  # W1, b1
+        self.gate = nn.Linear(2 * d, d)  # W2, b2
+        self.score = nn.Linear(d, classes)  # w_c, b_c
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores of all pairs, with gradients: (n, L, d), (n, R, d) -> (n, L, R, classes)."""
+        """See `PairFunction`."""
         scores: Tensor = self.score(self.embed(left, right))
         return scores
 
     def of_classes(self, left: Tensor, right: Tensor, labels: Tensor) -> Tensor:
-        """The same for one class a row, `labels` (n,): (n, L, d), (n, R, d) -> (n, L, R)."""
+        """See `PairFunction`."""
         weight, bias = self.score.weight[labels], self.score.bias[labels]  # (n, d), (n,)
         return torch.einsum("nlrd,nd->nlr", self.embed(left, right), weight) + bias[:, None, None]
 
     def embed(self, left: Tensor, right: Tensor) -> Tensor:
-        """E(e, e') of all pairs: (n, L, d), (n, R, d) -> (n, L, R, width)."""
-        left, right = self._trunk(left), self._trunk(right)
-        tanh = self._paired(self.tanh, self.tanh_norm, left, right)  # (n, L, R, d)
-        gate = self._paired(self.gate, self.gate_norm, left, right)
+        """E(e, e') of all pairs: (n, L, d), (n, R, d) -> (n, L, R, d)."""
+        tanh, gate = self._paired(self.tanh, left, right), self._paired(self.gate, left, right)  # (n, L, R, d)
         return torch.tanh(tanh) * torch.sigmoid(gate) + (left[:, :, None] + right[:, None]) / 2
 
-    def _trunk(self, features: Tensor) -> Tensor:
-        if self.trunk is None:
-            return features
-        flat: Tensor = self.trunk(features.flatten(0, -2))
-        return flat.view(*features.shape[:-1], -1)
+    def kernel(self, features: Tensor, label: int, backend: Backend, memory: int) -> PairKernel:
+        """See `PairFunction`."""
+        from pairloc.scores.eager import Eager
 
-    def _paired(self, layer: nn.Linear, norm: nn.BatchNorm1d | None, left: Tensor, right: Tensor) -> Tensor:
-        """W [e, e'] + b of all pairs as Wa e + Wb e' + b, normalised where the variant does."""
+        projected = self.project(features, label)
+        if backend == "triton":
+            from pairloc.scores.pairs_triton import TritonPairs
+
+            return TritonPairs(projected)
+        return Eager(projected, memory, compiled=backend == "compiled")
+
+    @staticmethod
+    def _paired(layer: nn.Linear, left: Tensor, right: Tensor) -> Tensor:
+        """W [e, e'] + b of all pairs as Wa e + Wb e' + b."""
         first, second = layer.weight.chunk(2, dim=1)
-        pairs = (left @ first.T + layer.bias)[:, :, None] + (right @ second.T)[:, None]  # (n, L, R, d)
-        if norm is None:
-            return pairs
-        normed: Tensor = norm(pairs.flatten(0, 2))
-        return torch.relu(normed).view_as(pairs)
+        return (left @ first.T + layer.bias)[:, :, None] + (right @ second.T)[:, None]  # (n, L, R, d)
 
     @torch.no_grad()
     def project(self, features: Tensor, label: int = 0) -> Projected:
-        """Project proposals (..., d) once, for the pair scores of a class; batch norm is as after training."""
-        hidden = features
-        if self.trunk is not None:
-            linear, norm = self.trunk[0], self.trunk[1]
-            assert isinstance(linear, nn.Linear)
-            assert isinstance(norm, nn.BatchNorm1d)
-            hidden = torch.relu(_normed(linear(features), norm))
-        tanh_first, tanh_second = self._halves(self.tanh, self.tanh_norm, hidden)
-        gate_first, gate_second = self._halves(self.gate, self.gate_norm, hidden)
+        """Project proposals (..., d) once, for the pair scores of a class."""
         weight, bias = self.score.weight[label].detach(), self.score.bias[label].detach()
-        return Projected(
-            tanh_first,
-            tanh_second,
-            gate_first,
-            gate_second,
-            hidden @ weight / 2,
-            weight,
-            bias,
-            self.variant == "released",
-        )
+        tanh, gate = self._halves(self.tanh, features), self._halves(self.gate, features)
+        return Projected(*tanh, *gate, features @ weight / 2, weight, bias)
 
     @staticmethod
-    def _halves(layer: nn.Linear, norm: nn.BatchNorm1d | None, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Wa e + b and Wb e, with a batch norm after the layer folded in."""
+    def _halves(layer: nn.Linear, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Wa e + b and Wb e."""
         first, second = layer.weight.chunk(2, dim=1)
-        a, b = hidden @ first.T + layer.bias, hidden @ second.T
-        if norm is None:
-            return a, b
-        scale = _scale(norm)
-        return _normed(a, norm), b * scale
-
-
-def _scale(norm: nn.BatchNorm1d) -> Tensor:
-    assert norm.running_var is not None
-    return norm.weight / torch.sqrt(norm.running_var + norm.eps)
-
-
-def _normed(values: Tensor, norm: nn.BatchNorm1d) -> Tensor:
-    assert norm.running_mean is not None
-    return (values - norm.running_mean) * _scale(norm) + norm.bias
+        return features @ first.T + layer.bias, features @ second.T

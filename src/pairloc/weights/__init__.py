@@ -1,14 +1,22 @@
-"""Weights in the box: a proposer and transfer scores learned on photographs, so that a user need not train anything.
+"""Weights in the box: a proposer and transfer scores learned on COCO images, so that a user need not train anything.
 
-coco63/ holds what `Localizer.save` writes, in half precision, with learning.json (the settings to localize with) and
-CARD.md, which says what they were learned on and what they cannot do.
+coco63/ holds what `Localizer.save` writes, in half precision, with the settings to localize with and CARD.md, which
+says what they were learned on and what they cannot do.
 """
 
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from pairloc.errors import InputError
+from pairloc.io import first_problem, read_json
+from pairloc.migration import migrated
+from pairloc.settings import LocalizationSettings
 
 PACKAGED = "coco63"
+SETTINGS = "localization.json"
+_OLD_SETTINGS = "learning.json"  # what the file was called before settings were grouped
 
 
 def weights_folder(name: str) -> Path:
@@ -17,3 +25,21 @@ def weights_folder(name: str) -> Path:
     if not (folder / "proposer").is_dir() or not (folder / "transfer").is_dir():
         raise InputError(f"{name}: does not hold a proposer and transfer scores; packaged is {PACKAGED!r}")
     return folder
+
+
+def localization_of(name: str) -> LocalizationSettings:
+    """The settings that weights come with, or those of the run they are; the defaults where they come with none."""
+    folder = weights_folder(name)
+    for file, keys in ((SETTINGS, ()), (_OLD_SETTINGS, ()), ("config.json", ("settings", "localization", "learning"))):
+        if not (folder / file).is_file():
+            continue
+        content: Any = read_json(folder / file)
+        for key in keys:
+            content = content.get(key, content) if isinstance(content, dict) else content
+        if not isinstance(content, dict):
+            raise InputError(f"{folder / file}: does not hold settings")
+        try:
+            return LocalizationSettings.model_validate(migrated("localization", content))
+        except ValidationError as error:
+            raise InputError(f"{folder / file}: {first_problem(error)}") from error
+    return LocalizationSettings()

@@ -4,13 +4,13 @@ In turn: a machine a class learns its selected proposals against proposals of ba
 mined again and again; then every held-out bag takes the proposal that looks most like the class and like an object.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from pairloc.localization.target import Selection, Target, fold_of_bags
-from pairloc.settings import LearningSettings
+from pairloc.localization.alternate import Log, State, silent
+from pairloc.localization.outcome import Outcome
+from pairloc.localization.target import Target, fold_of_bags
+from pairloc.settings import BoxSettings, MiSvmSettings
 
 _COST = 1.0  # C, shared out evenly between the two sides
 _MINED = 2  # passes of hard-negative mining
@@ -18,16 +18,16 @@ _NEGATIVES = 512  # bags without the tag that are looked at
 _RANDOM = 8  # proposals drawn of each at first
 
 
-def mi_svm(target: Target, settings: LearningSettings, say: Callable[[str], None] = lambda line: None) -> Selection:
-    """A selection by MI-SVM; `lambda2` is the weight of objectness, `rounds` and `folds` are those of the method."""
-    objectness = torch.sigmoid(target.own.objectness)
+def mi_svm(target: Target, settings: MiSvmSettings, log: Log = silent) -> Outcome:
+    """Selections by MI-SVM; a box's confidence is its score, and boxes are not refined."""
+    objectness = torch.sigmoid(target.class_bags.objectness)
     fold = fold_of_bags(target, settings.folds, settings.seed)
-    selection = [_best(objectness[bags.to(objectness.device)], target, bags, settings) for bags in target.positives]
+    scores = [_masked(objectness[bags.to(objectness.device)], target, bags, settings) for bags in target.positives]
+    selection = [_best(entry) for entry in scores]
     for number in range(1, settings.rounds + 1):
         changed = 0
         for label, bags in enumerate(target.positives):
             before = selection[label]
-            after = before.clone()
             for held in range(settings.folds):
                 seen = fold[bags] != held if settings.folds > 1 else torch.ones(len(bags), dtype=torch.bool)
                 tested = ~seen if settings.folds > 1 else seen
@@ -35,15 +35,24 @@ def mi_svm(target: Target, settings: LearningSettings, say: Callable[[str], None
                     continue
                 seed = settings.seed + 1000 * number + 31 * label + held
                 weight, bias = _machine(target, label, bags[seen], before[seen], fold, held, settings, seed)
-                scores = torch.sigmoid(target.own.features(bags[tested]) @ weight + bias)
-                mixed = (1 - settings.lambda2) * scores + settings.lambda2 * objectness[bags[tested].to(scores.device)]
-                after[tested] = _best(mixed, target, bags[tested], settings)
-            changed += int((after != before).sum())
-            selection[label] = after
-        say(f"round {number}: {changed} changed")
+                machine = torch.sigmoid(target.class_bags.features(bags[tested]) @ weight + bias)
+                known = objectness[bags[tested].to(machine.device)]
+                mixed = (1 - settings.objectness_weight) * machine + settings.objectness_weight * known
+                scores[label][tested.to(mixed.device)] = _masked(mixed, target, bags[tested], settings)
+            selection[label] = _best(scores[label])
+            changed += int((selection[label] != before).sum())
+        log(f"round {number}: {changed} changed")
         if not changed:
             break
-    return tuple(selection)
+    sure = tuple(entry.amax(dim=1).double().cpu() if len(entry) else torch.zeros(0) for entry in scores)
+    gaps = tuple(torch.zeros(len(chosen), dtype=torch.float64) for chosen in selection)
+    state = State(tuple(selection), gaps, fold)
+    return Outcome(state, tuple(scores), gaps, sure, BoxSettings(voting_iou=0.0))
+
+
+def _best(scores: Tensor) -> Tensor:
+    """The proposal of the highest score (M, B) in every bag: (M,)."""
+    return scores.argmax(dim=1).cpu()
 
 
 def _machine(
@@ -53,11 +62,11 @@ def _machine(
     chosen: Tensor,
     fold: Tensor,
     held: int,
-    settings: LearningSettings,
+    settings: MiSvmSettings,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
     """A machine for a class: its chosen proposals against mined ones of bags without the tag."""
-    own, generator = target.own, torch.Generator().manual_seed(seed)
+    own, generator = target.class_bags, torch.Generator().manual_seed(seed)
     positive = own.chosen(bags, chosen[:, None])[:, 0]
     allowed = ~target.tagged[:, label] & own.valid.any(dim=1).cpu()
     if settings.folds > 1:
@@ -102,6 +111,6 @@ def fit_svm(positive: Tensor, negative: Tensor, cost: float = _COST) -> tuple[Te
     return fitted[:-1], fitted[-1]
 
 
-def _best(scores: Tensor, target: Target, bags: Tensor, settings: LearningSettings) -> Tensor:
-    """The proposal of the highest score (M, B) that may be selected in every bag (M,)."""
-    return scores.masked_fill(~target.own.selectable(bags, settings.largest), -torch.inf).argmax(dim=1).cpu()
+def _masked(scores: Tensor, target: Target, bags: Tensor, settings: MiSvmSettings) -> Tensor:
+    """Scores (M, B) of bags (M,), minus infinity for proposals that may not be selected."""
+    return scores.masked_fill(~target.selectable(bags, settings.max_area), -torch.inf)

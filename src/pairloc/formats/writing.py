@@ -1,7 +1,6 @@
-"""What writers need of the pictures: their sizes, and copies where a format keeps pictures and labels together."""
+"""`write`: boxes in any format that is written, and what the formats need for it of the images."""
 
 import math
-import shutil
 from collections import defaultdict
 from pathlib import Path, PurePosixPath
 
@@ -9,11 +8,30 @@ from pairloc.boxes import Size
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
+from pairloc.formats.reading import FORMATS, module
 from pairloc.images import PictureError, read_header
+from pairloc.io import copy_file
 
 
-class Pictures:
-    """The pictures of a data set; `images` is their folder where the user wants them to go along."""
+def write(format: str, folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: Path | None = None) -> None:
+    """Write boxes into a folder; with `images` the formats that keep images beside the labels get those too."""
+    writable(format)
+    module(format).write(folder, dataset, boxes, ImageFiles(dataset, images))
+
+
+def writable(format: str) -> None:
+    """Raise an InputError where a format is not known or not written."""
+    if format not in (known := writable_formats()):
+        raise InputError(f"there is no format {format!r} to export to; known are {', '.join(known)}")
+
+
+def writable_formats() -> list[str]:
+    """Those of FORMATS whose module has `write`."""
+    return [format for format in FORMATS if hasattr(module(format), "write")]
+
+
+class ImageFiles:
+    """The image files of a data set; `images` is their folder where the user wants them to go along."""
 
     def __init__(self, dataset: Dataset, images: Path | None) -> None:
         self._dataset = dataset
@@ -21,7 +39,7 @@ class Pictures:
         self._folder = images or dataset.folder
 
     def size(self, index: int) -> Size:
-        """(width, height) of an image, from the annotations or else from the picture."""
+        """(width, height) of an image, from the annotations or else from its file."""
         image = self._dataset.images[index]
         if image.size is not None:
             return image.size
@@ -33,15 +51,14 @@ class Pictures:
             raise InputError(f"{self._folder / image.file}: {error}; its size is needed") from error
 
     def copy_to(self, folder: Path) -> None:
-        """Put the pictures into a folder, where the user wants them to go along."""
+        """Put the images into a folder, where the user wants them to go along."""
         if self._images is None:
             return
         for image in self._dataset.images:
-            source, destination = self._images / image.file, folder / image.file
+            source = self._images / image.file
             if not source.is_file():
-                raise InputError(f"{source}: the picture is not there")
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, destination)
+                raise InputError(f"{source}: the image is not there")
+            copy_file(source, folder / image.file)
 
 
 def by_image(dataset: Dataset, boxes: ScoredBoxes) -> list[list[int]]:

@@ -7,11 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairloc.boxes import Floats
-from pairloc.inference import PairTable, relocalize
+from pairloc.inference import Anchors, ClassProblem, PairTable, Relocalization
+from pairloc.inference.mini_problems import partition
 from pairloc.inference.planted import planted_bags
-from pairloc.inference.relocalize import partition
 
 few = settings(max_examples=30, deadline=None)
+OF_PROBLEM = ("alpha", "alpha_scale")
+
+
+def relocalize(unary: object, pairs: object, **options: object) -> Relocalization:
+    """Build the problem of a class and solve it."""
+    of_problem = {name: options.pop(name) for name in OF_PROBLEM if name in options}
+    return ClassProblem(unary, pairs, **of_problem).solve(**options)  # type: ignore[arg-type]
 
 
 def plain_energy(
@@ -46,7 +53,7 @@ scales = st.sampled_from(["none", "per_bag"])
 @given(cases, scales, st.sampled_from(["mini-problems", "unary", "random"]), st.integers(2, 4))
 def test_the_energy_kept_equals_a_recomputation_and_never_rises(case, scale, init, k) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
-    result = relocalize(unary, PairTable(table), alpha=0.7, alpha_scale=scale, init=init, k=k, epochs=50)
+    result = relocalize(unary, PairTable(table), alpha=0.7, alpha_scale=scale, start=init, k=k, epochs=50)
     selection = result.selection.tolist()
     assert all(0 <= choice < len(scores) for choice, scores in zip(selection, unary, strict=True))
     assert result.energy == pytest.approx(
@@ -75,20 +82,87 @@ def test_from_the_previous_selection_the_energy_never_rises(case, seed) -> None:
     previous = torch.tensor([int(generator.integers(len(scores))) for scores in unary])
     before = plain_energy(unary, table, previous.tolist(), 1.0, per_bag=True)
     for init in ("mini-problems", previous):
-        result = relocalize(unary, PairTable(table), init=init, k=2, previous=previous, epochs=1)
+        result = relocalize(unary, PairTable(table), start=init, k=2, previous=previous, epochs=1)
         assert result.energy <= before + 1e-9
+
+
+def split(data: st.DataObject, unary: list[Floats]) -> tuple[list[int], list[int], list[int]]:
+    """Some bags to solve, the others as anchors, and a selection of all of them."""
+    selection = [data.draw(st.integers(0, len(scores) - 1)) for scores in unary]
+    variables = sorted(data.draw(st.sets(st.sampled_from(range(len(unary))), min_size=1)))
+    return variables, [bag for bag in range(len(unary)) if bag not in variables], selection
+
+
+def anchored(
+    unary: list[Floats], table: torch.Tensor, variables: list[int], others: list[int], selection: list[int], scale: str
+) -> ClassProblem:
+    chosen = torch.tensor([selection[bag] for bag in others], dtype=torch.int64)
+    anchors = Anchors.of(torch.tensor(others, dtype=torch.int64), chosen)
+    padded = torch.full((len(unary), table.shape[2]), -torch.inf, dtype=torch.float64)
+    for bag, scores in enumerate(unary):
+        padded[bag, : len(scores)] = torch.from_numpy(scores)
+    rows = torch.tensor(variables)
+    return ClassProblem(padded[rows], PairTable(table), anchors, alpha=0.7, alpha_scale=scale, bags=rows)  # type: ignore[arg-type]
+
+
+@few
+@given(cases, scales, st.data())
+def test_bags_that_keep_their_choice_may_as_well_be_anchors(case, scale, data) -> None:  # type: ignore[no-untyped-def]
+    """Energies with some bags as anchors differ as those of the whole class do, for whatever the others choose."""
+    unary, table = case
+    variables, others, selection = split(data, unary)
+    problem = anchored(unary, table, variables, others, selection, scale)
+    other = list(selection)
+    for bag in variables:
+        other[bag] = data.draw(st.integers(0, len(unary[bag]) - 1))
+    whole = [plain_energy(unary, table, some, 0.7, per_bag=scale == "per_bag") for some in (selection, other)]
+    part = [problem.energy([some[bag] for bag in variables]) for some in (selection, other)]
+    assert part[1] - part[0] == pytest.approx(whole[1] - whole[0], abs=1e-6)
+
+
+@few
+@given(cases, scales, st.data())
+def test_a_conditional_score_is_what_a_change_of_one_bag_gains(case, scale, data) -> None:  # type: ignore[no-untyped-def]
+    unary, table = case
+    variables, others, selection = split(data, unary)
+    problem = anchored(unary, table, variables, others, selection, scale)
+    chosen = [selection[bag] for bag in variables]
+    scores = problem.conditional(torch.tensor(chosen))
+    before = problem.energy(chosen)
+    for row, bag in enumerate(variables):
+        for proposal in range(len(unary[bag])):
+            after = problem.energy([*chosen[:row], proposal, *chosen[row + 1 :]])
+            gain = float(scores[row, proposal] - scores[row, chosen[row]])
+            assert before - after == pytest.approx(gain, abs=1e-6)
 
 
 @few
 @given(cases, st.data())
-def test_fixed_bags_stay(case, data) -> None:  # type: ignore[no-untyped-def]
+def test_anchors_are_in_every_start_and_the_energy_never_rises(case, data) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
-    chosen = data.draw(st.sets(st.sampled_from(range(len(unary)))))
-    fixed = {bag: data.draw(st.integers(0, len(unary[bag]) - 1)) for bag in chosen}
-    previous = torch.tensor([len(scores) - 1 for scores in unary])
-    for init in ("mini-problems", "unary", "random", previous):
-        result = relocalize(unary, PairTable(table), init=init, fixed=fixed, k=3, previous=previous)
-        assert all(int(result.selection[bag]) == proposal for bag, proposal in fixed.items())
+    variables, others, selection = split(data, unary)
+    problem = anchored(unary, table, variables, others, selection, "per_bag")
+    previous = torch.tensor([selection[bag] for bag in variables])
+    for start in ("mini-problems", "unary", "random"):
+        result = problem.solve(start, k=2, previous=previous, epochs=50)
+        assert result.converged
+        assert result.energy <= problem.energy(previous) + 1e-9
+        assert result.energy == pytest.approx(problem.energy(result.selection), abs=1e-6)
+    labellings = itertools.product(*(range(len(unary[bag])) for bag in variables))
+    optimum = min(problem.energy(labels) for labels in labellings)
+    best = problem.solve(k=max(2, len(variables)), iterations=300)
+    assert best.energy >= optimum - 1e-6
+    if best.certified.all():  # a mini-problem of all bags has the energy of the class
+        assert best.energy == pytest.approx(optimum, abs=1e-3)
+
+
+def test_an_anchor_of_weight_two_counts_as_two() -> None:
+    table = torch.arange(16, dtype=torch.float64).reshape(2, 2, 2, 2)
+    rows, none = torch.tensor([0]), torch.zeros(1, 2, dtype=torch.float64)
+    for weight in (0.0, 1.0, 2.0):
+        anchors = Anchors(torch.tensor([1]), torch.tensor([1]), torch.tensor([weight]))
+        problem = ClassProblem(none, PairTable(table), anchors, alpha_scale="none", bags=rows)
+        assert problem.energy([0]) == -weight * float(table[0, 1, 0, 1] + table[1, 0, 1, 0])
 
 
 @few
@@ -123,7 +197,7 @@ def test_the_planted_object_is_found() -> None:
     unary, table, truth = planted(40, 20)
     found = relocalize(unary, table, k=8, alpha=4.0)
     assert (found.selection == truth).double().mean() > 0.9
-    alone = relocalize(unary, table, init="unary", epochs=0, alpha=4.0)
+    alone = relocalize(unary, table, start="unary", epochs=0, alpha=4.0)
     assert (alone.selection == truth).double().mean() < 0.5
     assert found.certified.double().mean() > 0.5
     assert found.energy < alone.energy
@@ -131,7 +205,7 @@ def test_the_planted_object_is_found() -> None:
 
 def test_an_epoch_costs_the_bags_that_change() -> None:
     unary, table, _ = planted(40, 20)
-    history = relocalize(unary, table, init="random", epochs=20).history
+    history = relocalize(unary, table, start="random", epochs=20).history
     assert history[-1].changed == 0
     for step in history[1:]:
         assert step.pair_scores == 2 * step.changed * 2 * unary.numel()
@@ -143,7 +217,7 @@ def test_an_epoch_costs_the_bags_that_change() -> None:
 def test_guessing_changes_ahead_changes_none(case, scale, ahead) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
     plain, guessed = (
-        relocalize(unary, PairTable(table), alpha=2.0, alpha_scale=scale, init="random", ahead=some)
+        relocalize(unary, PairTable(table), alpha=2.0, alpha_scale=scale, start="random", speculation=some)
         for some in (1, ahead)
     )
     assert torch.equal(plain.selection, guessed.selection)
@@ -163,8 +237,8 @@ def test_other_kinds_of_numbers() -> None:
     for unary in scores:
         for kind in (table, table.half(), table.double()):
             start = np.zeros(4, dtype=np.int64)
-            result = relocalize(unary, PairTable(kind), k=4, previous=start, fixed={0: 2})  # type: ignore[arg-type]
-            assert result.selection[0] == 2
+            result = relocalize(unary, PairTable(kind), k=4, previous=start)
+            assert result.selection.shape == (4,)
 
 
 def test_one_bag_takes_its_best_proposal() -> None:
@@ -180,26 +254,25 @@ def test_one_bag_takes_its_best_proposal() -> None:
         ({"unary": [[1.0], []]}, "bag 1: has no proposal"),
         ({"unary": [[1.0], [np.nan]]}, "bag 1: has a unary score that is not finite"),
         ({"alpha_scale": "mean"}, "alpha_scale is 'mean'"),
-        ({"init": "best"}, "init is 'best'"),
-        ({"init": torch.tensor([0])}, "init: is not one proposal for each of the 2 bags"),
-        ({"init": torch.tensor([0, 5])}, "init: bag 1 has no proposal 5"),
-        ({"init": torch.tensor([0.0, 0.0])}, "init: is not one proposal"),
+        ({"start": "best"}, "start is 'best'"),
+        ({"start": torch.tensor([0])}, "start: is not one proposal for each of the 2 bags"),
+        ({"start": torch.tensor([0, 5])}, "start: bag 1 has no proposal 5"),
+        ({"start": torch.tensor([0.0, 0.0])}, "start: is not one proposal"),
         ({"alpha": np.nan}, "alpha is nan"),
         ({"memory": 0}, "memory 0"),
-        ({"pair_scores": PairTable(torch.zeros(2, 2, 3, 3))}, r"pair_scores.block gives \(1, 3, 3\), not \(1, 2, 2\)"),
+        ({"pairs": PairTable(torch.zeros(2, 2, 3, 3))}, r"pair_scores.block gives \(1, 3, 3\), not \(1, 2, 2\)"),
         ({"previous": torch.tensor([0, 1])}, "previous: bag 1 has no proposal 1"),
-        ({"fixed": {1: 1}}, "bag 1: is fixed to proposal 1"),
         ({"k": 1}, "k is 1"),
-        ({"ahead": 0}, "ahead is 0"),
+        ({"speculation": 0}, "speculation is 0"),
         ({"solver": "magic"}, "no solver 'magic'"),
-        ({"pair_scores": PairTable(torch.full((2, 2, 2, 2), torch.nan))}, "bags 0 and 1: have a pair score"),
-        ({"pair_scores": PairTable(torch.full((2, 2, 2, 2), torch.inf)), "init": "unary"}, "bag 0: has a pair score"),
+        ({"pairs": PairTable(torch.full((2, 2, 2, 2), torch.nan))}, "bags 0 and 1: have a pair score"),
+        ({"pairs": PairTable(torch.full((2, 2, 2, 2), torch.inf)), "start": "unary"}, "bag 0: has a pair score"),
     ],
 )
 def test_bad_input_names_the_bag(arguments: dict[str, object], message: str) -> None:
     call: dict[str, object] = {
         "unary": [[1.0, 2.0], [3.0]],
-        "pair_scores": PairTable(torch.zeros(2, 2, 2, 2)),
+        "pairs": PairTable(torch.zeros(2, 2, 2, 2)),
     } | arguments
     with pytest.raises(ValueError, match=message):
-        relocalize(**call)  # type: ignore[arg-type]
+        relocalize(**call)

@@ -1,0 +1,109 @@
+"""The network: torchvision's Faster R-CNN on a feature pyramid, and the folder a trained one is kept in."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.rpn import AnchorGenerator
+from torchvision.ops import MultiScaleRoIAlign
+
+from pairloc.detector.backbones import Maps, Pyramid
+from pairloc.detector.batched import BackgroundMatcher, BatchedTransform, batch_up
+from pairloc.errors import InputError
+from pairloc.io import first_problem, read_model, reason, write_json, write_tensors
+from pairloc.migration import migrated
+from pairloc.settings import ProposerSettings
+
+SETTINGS, WEIGHTS, CHECKPOINT = "proposer.json", "proposer.safetensors", "training.safetensors"
+
+
+def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None = None) -> FasterRCNN:
+    """The untrained network for so many classes, background not counted."""
+    maps = Maps(
+        settings.backbone, pretrained=settings.pretrained if pretrained is None else pretrained, levels=settings.levels
+    )
+    pyramid = Pyramid(maps, settings.pyramid)
+    names = [str(level) for level in range(settings.levels)]
+    # two sizes of anchors half an octave apart on every level, in three shapes
+    sizes = tuple(
+        (settings.anchor * 2**level, round(settings.anchor * 2 ** (level + 0.5))) for level in range(settings.levels)
+    )
+    model = FasterRCNN(
+        pyramid,
+        rpn_anchor_generator=AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * settings.levels),
+        box_roi_pool=MultiScaleRoIAlign(names, output_size=settings.roi, sampling_ratio=2),
+        box_head=TwoMLPHead(settings.pyramid * settings.roi**2, settings.head),
+        box_predictor=FastRCNNPredictor(settings.head, (1 if settings.class_agnostic else classes) + 1),
+        min_size=settings.image_size,
+        max_size=settings.image_size,
+        image_mean=list(maps.mean),
+        image_std=list(maps.std),
+        box_batch_size_per_image=settings.sampled_rois,
+        rpn_pre_nms_top_n_train=300,  # a level; NMS of more takes most of a GPU's step
+        rpn_post_nms_top_n_train=500,
+        rpn_pre_nms_top_n_test=300,
+        rpn_post_nms_top_n_test=300,
+    )
+    model.transform.__class__ = BatchedTransform
+    matcher = model.roi_heads.proposal_matcher
+    model.roi_heads.proposal_matcher = BackgroundMatcher(
+        matcher.high_threshold, matcher.low_threshold, settings.min_background_iou
+    )
+    return model
+
+
+def on_device(model: FasterRCNN, device: str | torch.device) -> FasterRCNN:
+    """A network on a device; on a GPU with the parts and the layout that suit it."""
+    if torch.device(device).type != "cuda":
+        return model.to(device)
+    return batch_up(model.to(device, memory_format=torch.channels_last))
+
+
+class _Saved(BaseModel):
+    """The content of proposer.json."""
+
+    settings: dict[str, Any]
+    classes: tuple[str, ...] = Field(min_length=1)
+
+
+class Proposer:
+    """A trained proposer with its settings and the source classes it knows."""
+
+    def __init__(self, model: FasterRCNN, settings: ProposerSettings, classes: tuple[str, ...]) -> None:
+        self.model, self.settings, self.classes = model.eval(), settings, classes
+
+    def save(self, folder: Path) -> None:
+        """Write weights and settings."""
+        write_tensors(folder / WEIGHTS, self.model.state_dict())
+        write_json(folder / SETTINGS, {"settings": self.settings.model_dump(), "classes": self.classes}, indent=1)
+
+    @classmethod
+    def load(cls, folder: Path, device: str | torch.device = "cpu") -> "Proposer":
+        """Read what `save` wrote; settings of earlier versions are converted."""
+        check_finished(folder)
+        saved = read_model(folder / SETTINGS, _Saved)
+        try:
+            settings = ProposerSettings.model_validate(migrated("proposer", saved.settings))
+        except ValidationError as error:
+            raise InputError(f"{folder / SETTINGS}: settings.{first_problem(error)}") from error
+        try:
+            weights = load_file(folder / WEIGHTS)
+            model = build(settings, len(saved.classes), pretrained=False)
+            model.load_state_dict(weights)
+        except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+            raise InputError(f"{folder}: does not hold a proposer ({reason(error)})") from error
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point() and not (weights[name].is_floating_point() and tensor.isfinite().all()):
+                raise InputError(f"{folder}: its weights are not finite numbers")
+        return cls(on_device(model, device), settings, saved.classes)
+
+
+def check_finished(folder: Path) -> None:
+    """Raise an InputError where a folder holds a training that has not ended, and so no proposer yet."""
+    if not (folder / SETTINGS).is_file() and (folder / CHECKPOINT).is_file():
+        raise InputError(f"{folder}: the training is not finished; run the same command again to go on")

@@ -1,0 +1,199 @@
+"""Localization: the boxes of a data set's tags, how far to trust each, and how they came about."""
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pairloc.boxes import Floats, to_xywh
+from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.scored import ScoredBoxes
+from pairloc.errors import InputError
+from pairloc.formats.coco import to_coco
+from pairloc.localization.alternate import HalfStep, State
+from pairloc.localization.descent import Curve
+from pairloc.localization.outcome import Outcome
+from pairloc.localization.target import Target
+
+_SHOWN = 20  # rows of the table that a notebook shows
+
+
+@dataclass(frozen=True)
+class FoundBox:
+    """The box of one tag of one image."""
+
+    tag: str
+    box: tuple[float, float, float, float]  # x1, y1, x2, y2 in pixels
+    confidence: float
+
+
+@dataclass(frozen=True)
+class FoundImage:
+    """The boxes of one image."""
+
+    file: str
+    size: tuple[int, int] | None  # width, height
+    boxes: tuple[FoundBox, ...]
+
+
+@dataclass(frozen=True)
+class Localization:
+    """A box for every tag of every image that could be read.
+
+    `len` is the number of images, and iterating gives a `FoundImage` for each.
+
+    >>> for image in localization:
+    ...     for found in image.boxes:
+    ...         print(image.file, found.tag, found.box, found.confidence)
+
+    Attributes
+    ----------
+    dataset : images, classes and tags
+    boxes : one row per tag, with the confidence as its score
+    history : what every half step of the loop did
+    converged : whether the last round changed nothing
+    n_iter : rounds done
+    """
+
+    dataset: Dataset
+    boxes: ScoredBoxes
+    state: State = field(repr=False)
+    positives: tuple[Tensor, ...] = field(repr=False)  # for every class its bags (M,)
+    proposals: Tensor = field(repr=False)  # (N, B, 4)
+    scores: tuple[Tensor, ...] = field(repr=False)  # (M, B) of every class: all proposals while other bags stay
+    agreement: tuple[Tensor, ...] = field(repr=False)  # (M,) of every class
+    unreadable: tuple[str, ...] = ()  # what was said of images that could not be read
+
+    @classmethod
+    def of(cls, tags: Dataset, target: Target, outcome: Outcome, boxes: tuple[Tensor, ...]) -> "Localization":
+        """The result of an outcome whose refined boxes (M, 4) of every class are given."""
+        found = scored_boxes(target.positives, boxes, outcome.confidence)
+        sizes = target.bags.sizes
+        images = tuple(
+            image if image.size is not None or not sizes[row][0] else Image(image.id, image.file, sizes[row])
+            for row, image in enumerate(tags.images)
+        )
+        dataset = Dataset(images, tags.classes, tags.tags, tags.class_ids, tags.folder)
+        scores = tuple(entry.cpu() for entry in outcome.scores)
+        unreadable = tuple(target.bags.store.unreadable)
+        return cls(
+            dataset,
+            found,
+            outcome.state,
+            target.positives,
+            target.bags.boxes.cpu(),
+            scores,
+            outcome.agreement,
+            unreadable,
+        )
+
+    @property
+    def history(self) -> tuple[HalfStep, ...]:
+        """What every half step of the loop did."""
+        return self.state.history
+
+    @property
+    def curves(self) -> tuple[Curve, ...]:
+        """The loss of every re-training."""
+        return self.state.curves
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last round changed nothing."""
+        return self.state.converged
+
+    @property
+    def n_iter(self) -> int:
+        """Rounds done."""
+        return self.state.n_iter
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[FoundImage]:
+        order = np.argsort(self.boxes.image, kind="stable")
+        starts = np.searchsorted(self.boxes.image[order], np.arange(len(self) + 1))
+        for index, image in enumerate(self.dataset.images):
+            rows = order[starts[index] : starts[index + 1]].tolist()
+            yield FoundImage(image.file, image.size, tuple(self._found(row) for row in rows))
+
+    def _found(self, row: int) -> FoundBox:
+        x1, y1, x2, y2 = self.boxes.boxes[row].tolist()
+        return FoundBox(self.dataset.classes[self.boxes.label[row]], (x1, y1, x2, y2), float(self.boxes.score[row]))
+
+    def alternatives(self, image: int, tag: str, count: int = 5) -> tuple[Floats, Floats]:
+        """The best proposals of an image for a tag: boxes (n, 4) and scores (n,), best first."""
+        if tag not in self.dataset.classes or not 0 <= image < len(self):
+            raise InputError(f"there is no image {image} or no tag {tag!r} in this result")
+        label = self.dataset.classes.index(tag)
+        rows = torch.nonzero(self.positives[label] == image)[:, 0]
+        if not len(rows):
+            raise InputError(f"image {image} has no proposals for the tag {tag!r}")
+        scores = self.scores[label][int(rows[0])]
+        best, place = scores.topk(min(count, int(torch.isfinite(scores).sum())))
+        return self.proposals[image, place].double().numpy(), best.double().numpy()
+
+    def to_coco(self) -> dict[str, object]:
+        """The content of a COCO file, with width, height and scores."""
+        found = self.boxes
+        return to_coco(
+            self.dataset, found.image, found.label, found.boxes, score=found.score, description="boxes found by pairloc"
+        )
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame, a row per box: image, tag, x1, y1, x2, y2, confidence."""
+        pandas = _installed("pandas")
+        rows = [(image.file, found.tag, *found.box, found.confidence) for image in self for found in image.boxes]
+        return pandas.DataFrame(rows, columns=["image", "tag", "x1", "y1", "x2", "y2", "confidence"])
+
+    def to_supervision(self) -> dict[str, Any]:
+        """A supervision `Detections` object for every image, by file name."""
+        supervision = _installed("supervision")
+        found = {}
+        for index, image in enumerate(self.dataset.images):
+            own = self.boxes.where(self.boxes.image == index)
+            found[image.file] = supervision.Detections(
+                xyxy=own.boxes,
+                confidence=own.score,
+                class_id=own.label,
+                data={"class_name": np.array([self.dataset.classes[label] for label in own.label.tolist()], dtype=str)},
+            )
+        return found
+
+    def _repr_html_(self) -> str:
+        """The first boxes as a table, for notebooks."""
+        rows = []
+        for image in self:
+            for found in image.boxes:
+                x, y, width, height = to_xywh(np.array(found.box)).round().astype(int).tolist()
+                cells = (image.file, found.tag, f"{width} x {height} at ({x}, {y})", f"{found.confidence:.2f}")
+                rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
+            if len(rows) >= _SHOWN:
+                break
+        body = "".join(f"<tr>{row}</tr>" for row in rows[:_SHOWN])
+        more = f"<p>{len(self.boxes)} boxes in {len(self)} images</p>"
+        return f"<table><tr><th>image</th><th>tag</th><th>box</th><th>confidence</th></tr>{body}</table>{more}"
+
+
+def scored_boxes(
+    positives: tuple[Tensor, ...], boxes: tuple[Tensor, ...], confidence: tuple[Tensor, ...]
+) -> ScoredBoxes:
+    """The boxes (M, 4) of every class with the confidence (M,) in each, rounded to four digits."""
+    image = np.concatenate([bags.numpy() for bags in positives])
+    label = np.concatenate([np.full(len(bags), c) for c, bags in enumerate(positives)])
+    corners = np.concatenate([entry.cpu().numpy() for entry in boxes])
+    score = np.concatenate([entry.cpu().numpy() for entry in confidence]).round(4)
+    return ScoredBoxes(image, label, corners.astype(np.float64).reshape(-1, 4), score)
+
+
+def _installed(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{name} is not installed: pip install {name}") from error

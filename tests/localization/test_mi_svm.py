@@ -1,0 +1,51 @@
+"""MI-SVM is a baseline of its own: nothing of the pair scores or of box voting leaks into it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import plain, plain_transfer, planted_store, planted_truth
+from pairloc.localization.baselines.mi_svm import fit_svm
+from pairloc.localization.engine import learn_source, localize_target
+from pairloc.localization.methods import METHODS
+from pairloc.settings import MiSvmSettings, RunSettings
+
+
+def test_it_knows_neither_pair_scores_nor_voting(tmp_path: Path) -> None:
+    store, shown = planted_store(tmp_path / "s", bags=24)
+    boxes = []
+    for alpha, voting_iou, seed in ((0.0, 0.0, 0), (1.0, 0.0, 0), (1.0, 0.4, 0), (1.0, 0.4, 7)):
+        transfer = plain_transfer(steps=5).model_copy(update={"seed": seed})  # other transfer scores
+        run = RunSettings.model_validate(
+            {
+                "data": {"scenes": {}},
+                "localization": {"energy": {"alpha": alpha}, "boxes": {"voting_iou": voting_iou}},
+                "mi_svm": {"rounds": 2, "folds": 2, "features": plain("class")},
+            }
+        )
+        settings = METHODS["mi-svm"].section(run)
+        assert isinstance(settings, MiSvmSettings)
+        learned = learn_source(store, planted_truth(store, shown), transfer)
+        boxes.append(localize_target(store, store.dataset, learned, settings, method="mi-svm").boxes)
+    for other in boxes[1:]:
+        assert np.array_equal(boxes[0].boxes, other.boxes)
+        assert np.array_equal(boxes[0].score, other.score)
+    corners = {tuple(box) for index in range(len(store)) for box in store.bag(index).boxes.astype(np.float64).tolist()}
+    assert all(tuple(box) in corners for box in boxes[0].boxes.tolist())
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "mi-svm"])
+def test_the_others_read_the_settings_of_localization(method: str) -> None:
+    run = RunSettings.model_validate({"data": {"scenes": {}}, "localization": {"rounds": 7}})
+    assert METHODS[method].section(run) is run.localization
+
+
+def test_a_machine_separates_what_can_be_separated() -> None:
+    generator = torch.Generator().manual_seed(0)
+    positive, negative = torch.randn(30, 4, generator=generator), torch.randn(300, 4, generator=generator)
+    positive[:, 0] += 6
+    weight, bias = fit_svm(positive, negative)
+    assert ((positive @ weight + bias) > 0).double().mean() > 0.95
+    assert ((negative @ weight + bias) < 0).double().mean() > 0.95

@@ -1,0 +1,72 @@
+"""The target: which bags are whose, which proposals may be selected, which fold a bag is in."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import plain, planted_store, planted_target
+from pairloc.bags.tensors import Bags
+from pairloc.datasets.dataset import Dataset
+from pairloc.errors import InputError
+from pairloc.localization.functions import TransferScores
+from pairloc.localization.target import Target, fold_of_bags
+
+Planted = tuple[Target, np.ndarray, TransferScores]
+
+
+def test_folds_spread_every_class(planted: Planted) -> None:
+    target, _, _ = planted
+    fold = fold_of_bags(target, 4, 0)
+    assert set(fold.tolist()) == {0, 1, 2, 3}
+    for bags in target.positives:
+        counts = torch.bincount(fold[bags], minlength=4)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_what_may_be_selected_covers_at_most_so_much_of_its_image(planted: Planted) -> None:
+    target, _, _ = planted
+    bags = target.bags
+    everywhere = torch.arange(bags.count)
+    assert torch.equal(target.selectable(everywhere, 1.0), bags.valid)
+    most = float(bags.area[bags.valid].median())
+    some = target.selectable(everywhere, most)
+    small = bags.valid & (bags.area <= most)
+    assert torch.equal(some[small.any(dim=1)], small[small.any(dim=1)])
+    nowhere = float(bags.area[bags.valid].min()) / 2
+    assert torch.equal(target.selectable(everywhere, nowhere), bags.valid)  # a bag always has something to select
+    assert torch.equal(target.selectable(torch.tensor([7, 3]), most), some[[7, 3]])
+
+
+def test_the_positives_of_a_class_are_its_tagged_bags(tmp_path: Path) -> None:
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=6)
+    assert [bags.tolist() for bags in target.positives] == [[0, 2, 4], [1, 3, 5]]
+    assert target.tagged.int().tolist() == [[1, 0], [0, 1]] * 3
+    selection = tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
+    for label, bags in enumerate(target.positives):
+        expected = torch.stack([target.bags.boxes[bag, shown[bag]] for bag in bags.tolist()])
+        assert torch.equal(target.selected_boxes(selection, label), expected)
+        assert torch.equal(target.boxes(label), target.bags.boxes[bags])
+
+
+def test_class_features_are_read_once_and_when_asked_for(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    read: list[Bags] = []
+
+    def reading() -> Bags:
+        read.append(Bags(store, plain("class")))
+        return read[-1]
+
+    target = Target.of(Bags(store, plain("transfer")), reading, store.dataset)
+    assert not read
+    assert target.class_bags is target.class_bags
+    assert len(read) == 1
+
+
+def test_a_target_without_tags_is_refused(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    bags = Bags(store, plain("transfer"))
+    none = Dataset(store.dataset.images, store.dataset.classes, ((),) * len(store))
+    with pytest.raises(InputError, match="no image of the target has a tag"):
+        Target.of(bags, lambda: bags, none)
