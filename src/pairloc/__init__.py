@@ -1,13 +1,34 @@
-"""pairloc: tagged photographs in, boxes out."""
+"""pairloc: tagged images in, boxes out.
+
+>>> from pairloc import Localizer
+>>> found = Localizer.pretrained().localize(["a.jpg", "b.jpg"], ["cat", "cat"])
+"""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pairloc.api import Localizer, evaluate
+    from pairloc.formats.reading import read
+    from pairloc.localization.result import Localization
 
 __version__ = "0.1.0"
+__all__ = ["Localization", "Localizer", "evaluate", "read"]
+
+_PLACES = {
+    "Localizer": "pairloc.api",
+    "evaluate": "pairloc.api",
+    "Localization": "pairloc.localization.result",
+    "read": "pairloc.formats.reading",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`pairloc.Localizer`, imported when it is asked for: torch takes seconds."""
-    if name == "Localizer":
-        return importlib.import_module("pairloc.api").Localizer
-    raise AttributeError(name)
+    """Import a public name when it is first used: torch takes seconds."""
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    raise AttributeError(f"module 'pairloc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

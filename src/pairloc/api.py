@@ -1,42 +1,51 @@
-"""Localizer: the few lines a notebook needs."""
+"""Localizer: the few lines a notebook needs, on the same engine as the command line."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
-
 from pairloc.bags.extract import extract
 from pairloc.bags.store import BagStore
-from pairloc.bags.tensors import Bags
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
-from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.model import Proposer
 from pairloc.detector.training import for_transfer, train
-from pairloc.errors import InputError
+from pairloc.errors import InputError, shown
+from pairloc.evaluation.corloc import CorLoc, corloc, localized
+from pairloc.evaluation.table import align
+from pairloc.executors import executor
 from pairloc.formats.reading import read_annotated
-from pairloc.localization.alternate import State
-from pairloc.localization.functions import TransferScores
-from pairloc.localization.methods import run_method, settings_of
-from pairloc.localization.refining import refined
-from pairloc.localization.target import Target, scored_boxes
-from pairloc.localization.transfer import label_proposals, learn_transfer
-from pairloc.runs.localize import learning_of
-from pairloc.settings import ExtractSettings, LearningSettings, ProposerSettings, TransferSettings
-from pairloc.weights import PACKAGED, weights_folder
+from pairloc.io import write_json
+from pairloc.localization.calibration import calibrate
+from pairloc.localization.engine import learn_source, localize_target
+from pairloc.localization.learned import Learned
+from pairloc.localization.methods import METHODS, check_method
+from pairloc.localization.result import Localization
+from pairloc.platform import choose_device
+from pairloc.settings import ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
+from pairloc.weights import PACKAGED, SETTINGS, localization_of, weights_folder
 
-_MOST = 5000  # source images the transfer scores learn from
-Tags = Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]]
+Tags = Sequence[str | Sequence[str]] | Mapping[str | Path, str | Sequence[str]]
 
 
 class Localizer:
-    """Learns from an annotated source, then finds the boxes of tags in other pictures.
+    """Finds the boxes of tags in images, with what it learned from annotated images of other classes.
+
+    Parameters
+    ----------
+    proposer, extract, transfer, localization : settings, where they are not the recommended ones
+    device : "auto", "cpu", "cuda" or "mps"
+    processes : processes that share the work on a CPU
+
+    Examples
+    --------
+    >>> localizer = Localizer.pretrained()
+    >>> found = localizer.localize(["a.jpg", "b.jpg"], [["cat"], ["cat", "dog"]])
+    >>> found.to_coco()
+
+    With a source of your own:
 
     >>> localizer = Localizer().fit("source.json", images="photos")
-    >>> boxes = localizer.localize(["a.jpg", "b.jpg"], [["cat"], ["cat", "dog"]])
-
-    After `localize`, `dataset_` holds its images and classes, `state_` the scores, the history, and `converged`.
     """
 
     def __init__(
@@ -45,65 +54,64 @@ class Localizer:
         proposer: ProposerSettings | None = None,
         extract: ExtractSettings | None = None,
         transfer: TransferSettings | None = None,
-        learning: LearningSettings | None = None,
+        localization: LocalizationSettings | None = None,
         device: str = "auto",
+        processes: int = 1,
     ) -> None:
         self.proposer = proposer or ProposerSettings()
-        self.extract = extract or ExtractSettings()
+        self.extract = extract or ExtractSettings(unreadable="skip")
         self.transfer = transfer or TransferSettings()
-        self.learning = learning or LearningSettings()
-        self.device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        self.localization = localization or LocalizationSettings()
+        self.device, self.processes = choose_device(device), processes
         self._proposer: Proposer | None = None
-        self._scores: TransferScores | None = None
-        self.dataset_: Dataset | None = None
-        self.state_: State | None = None
+        self._learned: Learned | None = None
 
     def fit(self, source: str | Path | tuple[Dataset, GroundTruth], *, images: str | Path | None = None) -> "Localizer":
         """Learn what an object is and when two boxes show the same kind of thing, from annotations or their file."""
-        dataset, truth = source if isinstance(source, tuple) else read_annotated(Path(source), images=_path(images))
-        with tempfile.TemporaryDirectory() as folder:
-            work = Path(folder)
-            self._proposer = train(dataset, truth, self.proposer, work / "proposer", device=self.device)
-            extract(
-                dataset.subset(for_transfer(dataset, truth, self.proposer, _MOST)),
-                work / "proposer",
-                work / "bags",
-                self.extract,
-                device=self.device,
-            )
-            bags = Bags(
-                BagStore(work / "bags"), self.transfer.features, dimensions=self.transfer.dimensions,
-                geometry=self.transfer.geometry, device=self.device,
-            )  # fmt: skip
-            labels = label_proposals(bags, dataset, truth, self.transfer)
-            self._scores, _ = learn_transfer(bags, labels, self.transfer)
+        truth = source if isinstance(source, tuple) else read_annotated(source, images=images)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            self._proposer = train(*truth, self.proposer, folder / "proposer", device=self.device)
+            chosen = truth[0].subset(for_transfer(*truth, self.proposer, self.transfer.images))
+            extract(chosen, folder / "proposer", folder / "bags", self.extract, device=self.device)
+            bags = BagStore(folder / "bags")
+            learned = learn_source(bags, truth, self.transfer, device=self.device)
+            curve = calibrate(bags, truth, self.transfer, self.localization, device=self.device)
+            self._learned = learned.calibrated(curve)
         return self
 
-    def localize(self, images: Sequence[str | Path], tags: Tags, *, method: str = "full") -> ScoredBoxes:
-        """A box for every tag of every picture; the result's `image` and `label` index `dataset_`."""
-        if self._proposer is None or self._scores is None:
-            raise InputError("this Localizer has learned nothing yet; call fit or load first")
-        self.dataset_ = dataset = _tagged(images, tags)
-        with tempfile.TemporaryDirectory() as folder:
-            work = Path(folder)
-            self._proposer.save(work / "proposer")
-            extract(dataset, work / "proposer", work / "bags", self.extract, device=self.device)
-            scores = self._scores.to(self.device)
-            target = Target.from_store(BagStore(work / "bags"), scores, self.learning, device=self.device)
-            self.state_ = run_method(method, target, scores, self.learning)
-            return scored_boxes(target, refined(target, scores, self.state_, settings_of(method, self.learning)))
+    def localize(self, images: Sequence[str | Path], tags: Tags, *, method: str = "full") -> Localization:
+        """Find a box for every tag of every image.
+
+        `tags` is a list beside the images, a tag or several for each, or a table from paths to tags. An image that
+        cannot be read is left out and named in the result's `unreadable`.
+        """
+        check_method(method)
+        if METHODS[method].section is not METHODS["full"].section:
+            raise InputError(f"{method!r} is a baseline with settings of its own; it needs a run")
+        proposer, learned = self._fitted()
+        dataset = tagged(images, tags)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            proposer.save(folder / "proposer")
+            extract(dataset, folder / "proposer", folder / "bags", self.extract, device=self.device)
+            workers = executor(self.processes if self.device == "cpu" else 1)
+            return localize_target(
+                BagStore(folder / "bags"), dataset, learned, self.localization, method=method, device=self.device,
+                executor=workers,
+            )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
-        """Write what `fit` learned."""
-        if self._proposer is None or self._scores is None:
-            raise InputError("this Localizer has learned nothing yet; call fit first")
-        self._proposer.save(Path(folder) / "proposer")
-        self._scores.save(Path(folder) / "transfer")
+        """Write what `fit` learned, with the settings to localize with: a folder that `load` and --weights take."""
+        proposer, learned = self._fitted()
+        proposer.save(Path(folder) / "proposer")
+        learned.save(Path(folder))
+        write_json(Path(folder) / SETTINGS, self.localization.model_dump(mode="json"), indent=1)
 
     @classmethod
-    def pretrained(cls, *, learning: LearningSettings | None = None, device: str = "auto") -> "Localizer":
-        """With the weights of the package: learned on COCO photographs of 63 classes (see their CARD.md)."""
-        return cls.load(weights_folder(PACKAGED), learning=learning, device=device)
+    def pretrained(cls, *, localization: LocalizationSettings | None = None, device: str = "auto") -> "Localizer":
+        """The weights of the package: learned on COCO images of 63 classes (see their CARD.md)."""
+        return cls.load(PACKAGED, localization=localization, device=device)
 
     @classmethod
     def load(
@@ -111,41 +119,78 @@ class Localizer:
         folder: str | Path,
         *,
         extract: ExtractSettings | None = None,
-        learning: LearningSettings | None = None,
+        localization: LocalizationSettings | None = None,
         device: str = "auto",
+        processes: int = 1,
     ) -> "Localizer":
-        """Read what `save` wrote."""
-        if learning is None and (Path(folder) / "learning.json").is_file():
-            learning = learning_of(str(folder))
-        proposer = Proposer.load(Path(folder) / "proposer")
-        scores = TransferScores.load(Path(folder) / "transfer")
+        """Read what `save` wrote, or take the weights and the settings of a run."""
+        where = weights_folder(str(folder))
+        proposer, learned = Proposer.load(where / "proposer"), Learned.load(where)
         found = cls(
-            proposer=proposer.settings, extract=extract, transfer=scores.settings, learning=learning, device=device
-        )
-        found._proposer, found._scores = proposer, scores
+            proposer=proposer.settings, extract=extract, transfer=learned.scores.settings,
+            localization=localization or localization_of(str(folder)), device=device, processes=processes,
+        )  # fmt: skip
+        found._proposer, found._learned = proposer, learned
         return found
 
+    def _fitted(self) -> tuple[Proposer, Learned]:
+        if self._proposer is None or self._learned is None:
+            raise InputError("this Localizer has learned nothing yet; call fit or load first")
+        return self._proposer, self._learned
 
-def _tagged(images: Sequence[str | Path], tags: Tags) -> Dataset:
-    """Pictures and their tags as a data set; tags are a list beside the pictures, or a table by path."""
+
+def evaluate(
+    found: Localization,
+    truth: str | Path | tuple[Dataset, GroundTruth],
+    *,
+    iou: float = 0.5,
+    images: str | Path | None = None,
+) -> CorLoc:
+    """CorLoc of a result: of each class's images, the part whose box has an IoU above `iou` with a true one."""
+    dataset, boxes = truth if isinstance(truth, tuple) else read_annotated(truth, images=images)
+    return corloc(localized(dataset, align(found.dataset, found.boxes, dataset), boxes), iou)
+
+
+def tagged(images: Sequence[str | Path], tags: Tags) -> Dataset:
+    """Images and their tags as a data set."""
+    if isinstance(images, str | Path):
+        raise InputError("images is one path; give a list of paths")
     paths = [Path(image) for image in images]
-    entries = [tags.get(str(image), ()) for image in images] if isinstance(tags, Mapping) else list(tags)
-    if len(entries) != len(paths):
-        raise InputError(f"{len(paths)} pictures but {len(entries)} entries of tags")
-    lists = [[entry] if isinstance(entry, str) else list(entry) for entry in entries]
+    lists = [_names(entry, path) for entry, path in zip(_entries(paths, tags), paths, strict=True)]
     classes = tuple(sorted({name for entry in lists for name in entry}))
     if not classes:
-        raise InputError("no picture has a tag")
+        raise InputError("no image has a tag")
     place = {name: index for index, name in enumerate(classes)}
-    folder = Path("/")
-    files = [path.resolve().relative_to(folder).as_posix() for path in paths]
+    root = Path(Path.cwd().anchor)
+    files = [path.resolve().relative_to(root).as_posix() for path in paths]
     return Dataset(
         tuple(Image(index + 1, file, None) for index, file in enumerate(files)),
         classes,
         tuple(tuple(sorted({place[name] for name in entry})) for entry in lists),
-        folder=folder,
+        folder=root,
     )
 
 
-def _path(value: str | Path | None) -> Path | None:
-    return None if value is None else Path(value)
+def _entries(paths: list[Path], tags: Tags) -> list[object]:
+    """What was said of every image."""
+    if isinstance(tags, str):
+        raise InputError(f"tags is one text, {shown(tags)}; give a list with the tags of every image")
+    if isinstance(tags, Mapping):
+        by_path = {Path(key): value for key, value in tags.items()}
+        if not set(by_path) & set(paths):
+            raise InputError("no image is among the paths that tags names")
+        return [by_path.get(path, ()) for path in paths]
+    if not isinstance(tags, Sequence):
+        raise InputError(f"tags is {shown(tags)}; give a list with the tags of every image, or a table by path")
+    if len(tags) != len(paths):
+        raise InputError(f"{len(paths)} images but {len(tags)} entries of tags")
+    return list(tags)
+
+
+def _names(entry: object, path: Path) -> list[str]:
+    names = (
+        [entry] if isinstance(entry, str) else list(entry) if isinstance(entry, Sequence | set | frozenset) else None
+    )
+    if names is None or not all(isinstance(name, str) and name.strip() for name in names):
+        raise InputError(f"{path}: its tags are {shown(entry)}; give a tag or a list of tags")
+    return [name.strip() for name in names]

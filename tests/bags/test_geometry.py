@@ -5,9 +5,10 @@ import torch
 from helpers import planted_store
 from pairloc.bags.geometry import GEOMETRY, geometry
 from pairloc.bags.tensors import Bags
+from pairloc.settings import FeatureSettings
 
 
-def test_geometry_does_not_depend_on_the_size_of_the_picture() -> None:
+def test_geometry_does_not_depend_on_the_size_of_the_image() -> None:
     boxes = torch.tensor([[[0.0, 10, 50, 100], [20, 20, 40, 60]]])
     objectness = torch.tensor([[1.0, -2.0]])
     small = geometry(boxes, torch.tensor([[100, 100]]), objectness)
@@ -19,8 +20,8 @@ def test_geometry_does_not_depend_on_the_size_of_the_picture() -> None:
 
 def test_bags_carry_it_held_and_read(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    held = Bags(store, "transfer", dimensions=4, geometry=True)
-    read = Bags(store, "transfer", dimensions=4, geometry=True, memory=0)
+    features = FeatureSettings(kind="transfer", dimensions=4, geometry=True)
+    held, read = Bags(store, features), Bags(store, features, memory=0)
     assert held.d == 4 + GEOMETRY
     rows = torch.tensor([5, 2])
     torch.testing.assert_close(held.features(rows), read.features(rows))

@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import planted_store
+from helpers import plain, planted_store
 from pairloc.bags.reduction import Reduction
-from pairloc.bags.tensors import Bags, _share
+from pairloc.bags.tensors import Bags, _area
 from pairloc.errors import InputError
+from pairloc.settings import FeatureSettings
 
 
 def test_held_and_read_features_are_the_same(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    held, read = Bags(store, "both", memory=1 << 30), Bags(store, "both", memory=0)
+    held, read = Bags(store, plain("both"), memory=1 << 30), Bags(store, plain("both"), memory=0)
     rows, proposals = torch.tensor([3, 0, 17]), torch.tensor([[0, 2], [5, 5], [1, 3]])
     torch.testing.assert_close(held.features(rows), read.features(rows))
     torch.testing.assert_close(held.chosen(rows, proposals), read.chosen(rows, proposals))
@@ -21,7 +22,7 @@ def test_held_and_read_features_are_the_same(tmp_path: Path) -> None:
 
 def test_features_are_those_of_the_store_reduced(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    bags = Bags(store, "transfer", dimensions=4)
+    bags = Bags(store, FeatureSettings(kind="transfer", dimensions=4, geometry=False))
     raw = torch.from_numpy(np.array(store.bag(11).transfer)).float()
     expected = (raw - bags.reduction.mean) @ bags.reduction.matrix
     torch.testing.assert_close(bags.features(torch.tensor([11]))[0, : len(raw)], expected)
@@ -30,8 +31,11 @@ def test_features_are_those_of_the_store_reduced(tmp_path: Path) -> None:
 
 def test_some_bags_of_a_store(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    some, every = Bags(store, "class", indices=[5, 2], reduction=None), Bags(store, "class")
+    some, every = Bags(store, plain("class"), indices=[5, 2]), Bags(store, plain("class"))
     torch.testing.assert_close(some.boxes, every.boxes[[5, 2]])
+    same = Bags(store, plain("class"), indices=[5, 2], reduction=every.reduction)
+    torch.testing.assert_close(same.features(torch.tensor([1, 0])), every.features(torch.tensor([2, 5])))
+    assert some.sizes == [(100, 100)] * 2
 
 
 def test_reduction_keeps_the_largest_directions() -> None:
@@ -54,29 +58,36 @@ def test_without_a_number_of_directions_each_axis_is_scaled() -> None:
     assert torch.isfinite(reduced).all()
 
 
-def test_what_may_be_selected_covers_at_most_so_much_of_its_picture(tmp_path: Path) -> None:
+def test_the_area_of_a_proposal_is_its_part_of_the_image(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    bags = Bags(store, "transfer")
+    bags = Bags(store, plain("transfer"))
     width, height = store.bag(4).size
     x1, y1, x2, y2 = store.bag(4).boxes[2].tolist()
-    assert abs(float(bags.share[4, 2]) - (x2 - x1) * (y2 - y1) / (width * height)) < 1e-6
-    everywhere = torch.arange(bags.count)
-    assert torch.equal(bags.selectable(everywhere, 1.0), bags.valid)
-    largest = float(bags.share[bags.valid].median())
-    some = bags.selectable(everywhere, largest)
-    small = bags.valid & (bags.share <= largest)
-    assert torch.equal(some[small.any(dim=1)], small[small.any(dim=1)])
-    nowhere = float(bags.share[bags.valid].min()) / 2
-    assert torch.equal(bags.selectable(everywhere, nowhere), bags.valid)  # a bag always has something to select
+    assert abs(float(bags.area[4, 2]) - (x2 - x1) * (y2 - y1) / (width * height)) < 1e-6
 
 
-def test_a_picture_of_unknown_size_is_covered_by_nothing() -> None:
+def test_an_image_of_unknown_size_is_covered_by_nothing() -> None:
     boxes = torch.tensor([[[0.0, 0.0, 8.0, 8.0]], [[0.0, 0.0, 8.0, 8.0]]])
-    assert _share(boxes, torch.tensor([[16.0, 8.0], [0.0, 0.0]]))[:, 0].tolist() == [0.5, 0.0]
+    assert _area(boxes, torch.tensor([[16.0, 8.0], [0.0, 0.0]]))[:, 0].tolist() == [0.5, 0.0]
 
 
 def test_features_of_another_extractor_are_refused(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    learned = Bags(store, "both", dimensions=4).reduction
+    learned = Bags(store, FeatureSettings(kind="both", dimensions=4)).reduction
     with pytest.raises(InputError, match="extract with the same class_features"):
-        Bags(store, "transfer", reduction=learned)
+        Bags(store, plain("transfer"), reduction=learned)
+
+
+def test_both_features_stand_side_by_side(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    one, other, both = (Bags(store, plain(kind)).features(torch.tensor([3])) for kind in ("transfer", "class", "both"))
+    torch.testing.assert_close(both, torch.cat([one, other], dim=2))
+
+
+def test_the_seed_decides_the_reduction_and_nothing_else(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s", bags=600, proposals=2)
+    features = FeatureSettings(kind="transfer", dimensions=4, geometry=False)
+    one, same, other = (Bags(store, features, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one.reduction.matrix, same.reduction.matrix)
+    assert not torch.equal(one.reduction.matrix, other.reduction.matrix)
+    assert torch.equal(one.boxes, other.boxes)

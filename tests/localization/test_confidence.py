@@ -1,25 +1,28 @@
+"""Confidence: a curve that rises, and right boxes are trusted more."""
+
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from helpers import planted_target
-from pairloc.localization.confidence import Calibration, agreement, calibrate, confidence
-from pairloc.localization.methods import METHODS, run_method, settings_of
-from pairloc.localization.transfer import Labels, learn_transfer
-from pairloc.settings import LearningSettings, TransferSettings
+from helpers import plain_settings, plain_transfer, planted_scores, planted_target, recipe
+from pairloc.errors import InputError
+from pairloc.localization.confidence import Calibration, confidence
+from pairloc.localization.learned import Learned
+from pairloc.localization.methods import METHODS
 
-SETTINGS = LearningSettings(steps=20, pairs=8, lr=0.01, rounds=1, folds=2, k=4)
+SETTINGS = plain_settings(rounds=1, folds=2, training={"steps": 20})
 
 
 def test_a_fitted_curve_gives_back_the_probabilities_it_was_drawn_from() -> None:
     generator = torch.Generator().manual_seed(0)
-    true = Calibration(-1.5, 1.2)
+    true = Calibration(bias=-1.5, scale=1.2)
     agree, gap = torch.rand(20_000, generator=generator), torch.rand(20_000, generator=generator) * 4
     right = torch.rand(20_000, generator=generator) < true(agree, gap)
     fitted = Calibration.fit(agree, gap, right)
-    assert vars(fitted) == pytest.approx(vars(true), abs=0.15)
+    assert fitted.model_dump() == pytest.approx(true.model_dump(), abs=0.15)
 
 
 def test_a_curve_rises_whatever_it_is_fitted_to() -> None:
@@ -37,20 +40,58 @@ def test_too_little_to_fit_leaves_the_default() -> None:
     assert Calibration.fit(many, many, torch.ones(500, dtype=torch.bool)) == Calibration()
 
 
+def test_a_class_of_one_bag_is_trusted_half_as_much() -> None:
+    agree, gap = torch.tensor([1.0], dtype=torch.float64), torch.tensor([torch.inf])
+    alone = confidence(Calibration(), agree, gap)
+    both = confidence(Calibration(), agree.repeat(2), gap.repeat(2))
+    assert torch.isfinite(alone).all()
+    torch.testing.assert_close(2 * alone, both[:1])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_right_boxes_are_trusted_more(tmp_path: Path, method: str) -> None:
     target, shown = planted_target(tmp_path / "s", classes=4, bags=80, noise=0.9)
-    labels = torch.full((80, target.transfer.size), -1)
-    labels[torch.arange(80), torch.from_numpy(shown)] = torch.arange(80) % 4
-    transfer, _ = learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=60, pairs=8, lr=0.01))
-    state = run_method(method, target, transfer, SETTINGS)
-    calibration = calibrate(target.transfer, Labels.of(labels), TransferSettings(steps=20, pairs=8, lr=0.01), SETTINGS)
-    sure = confidence(target, transfer, state, settings_of(method, SETTINGS), calibration)
-    everything = torch.cat(sure)
+    outcome = recipe(method, target, planted_scores(target, shown), SETTINGS)
+    everything = torch.cat(outcome.confidence)
     assert ((everything >= 0) & (everything <= 1)).all()
-    assert [len(entry) for entry in sure] == [len(bags) for bags in target.positives]
-    right = torch.cat([state.selection[c] == torch.from_numpy(shown)[b] for c, b in enumerate(target.positives)])
+    assert [len(entry) for entry in outcome.confidence] == [len(bags) for bags in target.positives]
+    selection = outcome.state.selection
+    right = torch.cat([selection[c] == torch.from_numpy(shown)[b] for c, b in enumerate(target.positives)])
     if method in ("warm-up", "full") and 3 < int(right.sum()) < 77:
         assert float(everything[right].mean()) > float(everything[~right].mean())
-    votes = agreement(target, transfer, state.scores, state.selection, 0, settings_of(method, SETTINGS), state.fold)
-    assert np.isin((votes * (2 + bool(state.scores))).round(decimals=6), np.arange(10)).all()
+    views = 2 + bool(outcome.state.scores)
+    for votes in outcome.agreement:
+        assert np.isin((votes * views).round(decimals=6), np.arange(views + 1)).all()
+
+
+def test_the_curve_decides_the_confidence_and_nothing_else(tmp_path: Path) -> None:
+    target, shown = planted_target(tmp_path / "s", bags=24)
+    learned = Learned(planted_scores(target, shown, plain_transfer(steps=20)))
+    plain = recipe("full", target, learned, SETTINGS)
+    other = recipe("full", target, learned.calibrated(Calibration(bias=1.0, scale=0.5)), SETTINGS)
+    assert all(map(torch.equal, plain.state.selection, other.state.selection))
+    assert all(map(torch.equal, plain.agreement, other.agreement))
+    assert all(bool((a > b).all()) for a, b in zip(other.confidence, plain.confidence, strict=True))
+
+
+def test_a_curve_comes_back_from_disk_and_is_the_default_where_there_is_none(tmp_path: Path) -> None:
+    assert Calibration.load(tmp_path) == Calibration()
+    curve = Calibration(bias=0.25, scale=1.5)
+    curve.save(tmp_path)
+    assert Calibration.load(tmp_path) == curve
+    (tmp_path / "calibration.json").write_text('{"bias": "high", "scale": 1}')
+    with pytest.raises(InputError, match="bias: Input should be a valid number"):
+        Calibration.load(tmp_path)
+
+
+def test_what_a_source_taught_comes_back_from_disk(tmp_path: Path) -> None:
+    target, shown = planted_target(tmp_path / "s", bags=12)
+    scores = planted_scores(target, shown, plain_transfer(steps=2))
+    learned = Learned(scores, Calibration(bias=1.0, scale=2.0), [{"step": 1.0}])
+    learned.save(tmp_path / "w")
+    again = Learned.load(tmp_path / "w")
+    assert again.calibration == learned.calibration
+    assert again.curve is None
+    assert replace(again, scores=scores, curve=learned.curve) == learned
+    for name, tensor in scores.state_dict().items():
+        assert torch.equal(tensor, again.scores.state_dict()[name])

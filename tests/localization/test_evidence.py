@@ -30,6 +30,7 @@ def large(planted: Planted) -> tuple[Target, TransferScores, ClassScores]:
 
 @pytest.mark.parametrize(("lambda2", "penalty"), [(0.5, 3.0), (0.25, 0.0), (0.0, 1.0), (1.0, 2.0)])
 @pytest.mark.parametrize("warm_up", [True, False])
+@torch.no_grad()
 def test_the_unary_is_the_sum_written_out(
     large: tuple[Target, TransferScores, ClassScores], lambda2: float, penalty: float, warm_up: bool
 ) -> None:

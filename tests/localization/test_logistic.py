@@ -1,18 +1,16 @@
 """Exact unary scores: the optimum is one, and it is that of the loss that sampled training has on average."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from helpers import planted_target
+from helpers import plain_settings, planted_target
 from pairloc.boxes import iou
 from pairloc.localization import logistic
 from pairloc.localization.logistic import fit_logistic
 from pairloc.localization.retrain import retrain
-from pairloc.settings import LearningSettings
 
 
 @pytest.mark.parametrize("at_a_time", [16, 1024])
@@ -37,30 +35,32 @@ def test_the_slope_is_zero_at_the_optimum_and_it_equals_newtons(
         torch.testing.assert_close(found[c], own, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("rivals", [0.0, 1.5])
-def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, rivals: float) -> None:
+@pytest.mark.parametrize("other_tag_weight", [0.0, 1.5])
+def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, other_tag_weight: float) -> None:
     """The loss that drawn pairs have on average, written out bag by bag, does not fall around the exact scores."""
     target, shown = planted_target(tmp_path / "s", classes=3, bags=24)
     selection = tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
-    settings = LearningSettings(unary="exact", alpha=0.0, train_pairs=False, unary_decay=1e-2, rivals=rivals)
-    scores, curve = retrain(target, selection, settings)
+    settings = plain_settings(
+        energy={"alpha": 0.0}, unary={"fit": "exact", "decay": 1e-2, "other_tag_weight": other_tag_weight}
+    )
+    scores, curve = retrain(target, selection, settings, settings.energy)
     assert curve == []
 
     def loss(weight: torch.Tensor, bias: torch.Tensor, label: int) -> float:
-        total = settings.unary_decay / 2 * float(weight.pow(2).sum())
+        total = settings.unary.decay / 2 * float(weight.pow(2).sum())
         positives = target.positives[label].tolist()
-        others = [b for b in range(target.own.count) if b not in positives]
-        for b in range(target.own.count):
-            x = target.own.features(torch.tensor([b]))[0]
+        others = [b for b in range(target.class_bags.count) if b not in positives]
+        for b in range(target.class_bags.count):
+            x = target.class_bags.features(torch.tensor([b]))[0]
             s = x @ weight + bias
-            chosen = target.own.boxes[b, shown[b]]
-            fg = iou(chosen[None, None], target.own.boxes[b][None])[0, 0] >= settings.foreground_iou
+            chosen = target.class_bags.boxes[b, shown[b]]
+            fg = iou(chosen[None, None], target.class_bags.boxes[b][None])[0, 0] >= settings.training.foreground_iou
             if b in positives:
                 total += float(0.3 * torch.nn.functional.softplus(-s[fg]).mean()) / len(positives)
                 total += float(0.7 * torch.nn.functional.softplus(s[~fg]).mean()) / len(positives)
             else:
                 total += float(torch.nn.functional.softplus(s).mean()) / 3 / len(others)
-                total += rivals * float(torch.nn.functional.softplus(s[fg]).mean()) / len(others)
+                total += other_tag_weight * float(torch.nn.functional.softplus(s[fg]).mean()) / len(others)
         return total
 
     random = torch.Generator().manual_seed(0)
@@ -75,10 +75,10 @@ def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, rivals
 def test_exact_unary_scores_find_planted_objects(tmp_path: Path) -> None:
     target, shown = planted_target(tmp_path / "s", classes=3, bags=60)
     selection = tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
-    settings = LearningSettings(unary="exact", alpha=0.0, train_pairs=False)
+    settings = plain_settings(energy={"alpha": 0.0}, unary={"fit": "exact"})
     held_out = torch.arange(60) < 30
-    scores, _ = retrain(replace(target), selection, settings, allowed=~held_out)
+    scores, _ = retrain(target, selection, settings, settings.energy, allowed=~held_out)
     for label, bags in enumerate(target.positives):
         own = bags[held_out[bags]]
-        found = scores.unary.of_class(target.own.features(own), label).argmax(dim=1)
+        found = scores.unary.of_class(target.class_bags.features(own), label).argmax(dim=1)
         assert np.mean(found.numpy() == shown[own.numpy()]) > 0.8

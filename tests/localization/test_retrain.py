@@ -57,7 +57,7 @@ def test_a_class_that_was_not_learned_has_no_class_scores(planted: Planted) -> N
 
 def test_a_class_of_one_bag_keeps_its_exact_scores_whoever_is_held_out(tmp_path: Path) -> None:
     """The exact fit learns from held-out bags too: it has something to say of a class all of whose bags they are."""
-    target, shown = planted_target(tmp_path / "s", classes=12, bags=12, proposals=4)
+    target, shown = planted_target(tmp_path / "s", classes=12, bags=12, proposals=4, d=16)
     selection = true_selection(target, shown)
     settings = plain_settings(unary={"fit": "exact"}, energy={"alpha": 0.0})
     for seed in range(60):

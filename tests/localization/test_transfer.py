@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import planted_store
+from helpers import plain, planted_store, planted_truth
+from pairloc.bags.geometry import GEOMETRY
 from pairloc.bags.tensors import Bags
 from pairloc.boxes import iou
 from pairloc.datasets.groundtruth import GroundTruth
@@ -13,20 +14,28 @@ from pairloc.localization.functions import TransferScores
 from pairloc.localization.transfer import BACKGROUND, NEITHER, Labels, label_proposals, learn_transfer
 from pairloc.settings import TransferSettings
 
-SETTINGS = TransferSettings(steps=150, pairs=16, lr=0.01, foreground_iou=0.6, background_iou=0.4)
+SETTINGS = TransferSettings.model_validate(
+    {
+        "foreground_iou": 0.6,
+        "background_iou": 0.4,
+        "features": plain("transfer"),
+        "unary": {"fit": "sampled"},
+        "pairs": {"kind": "relation"},
+        "training": {"steps": 150, "pairs": 16, "lr": 0.01},
+    }
+)
 
 
-def truth_of(bags: Bags, shown: np.ndarray) -> GroundTruth:
-    """The planted proposals' own boxes."""
-    label = np.array([tags[0] for tags in bags.store.dataset.tags])
-    boxes = bags.boxes[torch.arange(bags.count), torch.from_numpy(shown)].double().numpy()
-    return GroundTruth(np.arange(bags.count), label, boxes, np.zeros(bags.count, dtype=np.bool_))
+def changed(group: str, **values: object) -> TransferSettings:
+    """The same settings with other values in a group."""
+    content = SETTINGS.model_dump()
+    return TransferSettings.model_validate(content | {group: content[group] | values})
 
 
 def test_labels_equal_the_loop(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s", proposals=20)
-    bags = Bags(store, "transfer")
-    truth = truth_of(bags, shown)
+    bags = Bags(store, plain("transfer"))
+    _, truth = planted_truth(store, shown)
     crowd = np.arange(bags.count) % 5 == 0
     truth = GroundTruth(truth.image, truth.label, truth.boxes, crowd)
     labels = label_proposals(bags, store.dataset, truth, SETTINGS)
@@ -44,8 +53,8 @@ def test_labels_equal_the_loop(tmp_path: Path) -> None:
 def test_learned_scores_tell_objects_and_classes_apart(tmp_path: Path) -> None:
     """An object by itself, and two objects of one class against two of different ones."""
     store, shown = planted_store(tmp_path / "s", classes=6, bags=120, d=24, noise=0.2)
-    bags = Bags(store, "transfer")
-    labels = label_proposals(bags, store.dataset, truth_of(bags, shown), SETTINGS)
+    bags = Bags(store, plain("transfer"))
+    labels = label_proposals(bags, *planted_truth(store, shown), SETTINGS)
     scores, curve = learn_transfer(bags, labels, SETTINGS)
     assert curve[-1]["held-out loss"] < 0.7 * curve[0]["held-out loss"]
     features = bags.features(torch.arange(bags.count))
@@ -61,9 +70,10 @@ def test_learned_scores_tell_objects_and_classes_apart(tmp_path: Path) -> None:
 
 def test_scores_come_back_from_disk(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s")
-    bags = Bags(store, "transfer", dimensions=5)
-    labels = label_proposals(bags, store.dataset, truth_of(bags, shown), SETTINGS)
-    scores, _ = learn_transfer(bags, labels, SETTINGS.model_copy(update={"steps": 5}))
+    settings = changed("features", dimensions=5)
+    bags = Bags(store, settings.features)
+    labels = label_proposals(bags, *planted_truth(store, shown), SETTINGS)
+    scores, _ = learn_transfer(bags, labels, changed("training", steps=5).model_copy(update={"features": settings.features}))
     scores.save(tmp_path / "t")
     again = TransferScores.load(tmp_path / "t")
     features = bags.features(torch.arange(4))
@@ -76,8 +86,8 @@ def test_scores_come_back_from_disk(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_a_number_stops_and_is_named(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s")
-    bags = Bags(store, "transfer")
-    labels = label_proposals(bags, store.dataset, truth_of(bags, shown), SETTINGS)
+    bags = Bags(store, plain("transfer"))
+    labels = label_proposals(bags, *planted_truth(store, shown), SETTINGS)
     assert bags._held is not None
     bags._held[:, :, 0] = torch.nan
     with pytest.raises(InputError, match="not a number in batch 1; lower lr"):
@@ -86,6 +96,51 @@ def test_a_loss_that_is_not_a_number_stops_and_is_named(tmp_path: Path) -> None:
 
 def test_a_source_without_objects_is_refused(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    bags = Bags(store, "transfer")
+    bags = Bags(store, plain("transfer"))
     with pytest.raises(InputError, match="fewer than two images"):
         learn_transfer(bags, Labels.of(torch.full((bags.count, bags.size), BACKGROUND)), SETTINGS)
+
+
+@pytest.mark.parametrize("fit", ["sampled", "exact"])
+@pytest.mark.parametrize("pairs", ["relation", "cosine"])
+def test_every_kind_tells_objects_from_background(tmp_path: Path, fit: str, pairs: str) -> None:
+    store, shown = planted_store(tmp_path / "s", classes=6, bags=60, d=24, noise=0.2)
+    bags = Bags(store, plain("transfer"))
+    settings = TransferSettings.model_validate(
+        SETTINGS.model_dump() | {"unary": {"fit": fit}, "pairs": {"kind": pairs}, "training": {"steps": 60, "lr": 0.01}}
+    )
+    labels = label_proposals(bags, *planted_truth(store, shown), settings)
+    scores, _ = learn_transfer(bags, labels, settings)
+    unary = scores.unary.of_class(bags.features(torch.arange(bags.count)))
+    assert float((unary.argmax(dim=1) == torch.from_numpy(shown)).double().mean()) > 0.8
+
+
+def test_geometry_is_part_of_what_the_scores_see(tmp_path: Path) -> None:
+    store, shown = planted_store(tmp_path / "s")
+    settings = changed("features", geometry=True).model_copy(update={"training": changed("training", steps=5).training})
+    bags = Bags(store, settings.features)
+    scores, _ = learn_transfer(bags, label_proposals(bags, *planted_truth(store, shown), settings), settings)
+    assert scores.relation.d == bags.d == 12 + GEOMETRY
+    scores.save(tmp_path / "t")
+    assert TransferScores.load(tmp_path / "t").settings == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("transfer.json", "[]", "transfer.json"),
+        ("transfer.json", '{"images": 1}', "images: Input should be greater than or equal to 2"),
+        ("transfer.json", '{"image": 5}', "image: Extra inputs"),
+        ("transfer.json", '{"pairs": {"kind": "magic"}}', "does not hold transfer scores"),
+    ],
+)
+def test_settings_that_were_tampered_with_are_one_sentence(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    store, _ = planted_store(tmp_path / "s")
+    bags = Bags(store, plain("transfer"))
+    TransferScores(bags.reduction, SETTINGS).save(tmp_path / "t")
+    (tmp_path / "t" / name).write_text(content)
+    with pytest.raises(InputError, match=message) as caught:
+        TransferScores.load(tmp_path / "t")
+    assert len(str(caught.value).splitlines()) == 1

@@ -7,14 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import planted_target
+from helpers import plain_settings, plain_transfer, planted_scores, planted_target, recipe
+from pairloc import refinement
 from pairloc.boxes import iou
-from pairloc.errors import InputError
-from pairloc.localization.methods import METHODS, run_method, settings_of
-from pairloc.localization.refining import refined
-from pairloc.localization.transfer import Labels, learn_transfer
+from pairloc.refinement import Candidates, refine
 from pairloc.refinement.voting import mean_box
-from pairloc.settings import LearningSettings, TransferSettings
+from pairloc.settings import BoxSettings
 
 
 def made(seed: int, m: int = 5, b: int = 12) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -50,38 +48,35 @@ def test_a_proposal_far_above_the_others_stays_and_one_that_is_not_there_does_no
     torch.testing.assert_close(mean_box(own, boxes, scores, 0.3), own)
 
 
-def test_no_method_selects_a_proposal_larger_than_the_largest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["warm-up", "full"])
+def test_without_the_setting_boxes_are_the_selected_ones(tmp_path: Path, method: str) -> None:
     target, shown = planted_target(tmp_path / "store", bags=20)
-    labels = torch.full((target.transfer.count, target.transfer.size), -1)
-    labels[torch.arange(len(shown)), torch.from_numpy(shown)] = torch.arange(len(shown)) % len(target.classes)
-    transfer, _ = learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=5, pairs=8))
-    largest = float(target.transfer.share[target.transfer.valid].median())
-    plain = LearningSettings(steps=5, pairs=8, rounds=1, folds=2, k=4)
-    for method in METHODS:
-        above = []
-        for own in (plain, plain.model_copy(update={"largest": largest})):
-            selection = run_method(method, target, transfer, own).selection
-            pairs = list(zip(target.positives, selection, strict=True))
-            above.append(any((target.transfer.share[bags, chosen] > largest).any() for bags, chosen in pairs))
-        assert above == [True, False]
+    transfer = planted_scores(target, shown, plain_transfer(steps=5))
+    outcome = recipe(method, target, transfer, plain_settings(rounds=1, folds=2, training={"steps": 5}))
+    for label, bags in enumerate(target.positives):
+        selected = target.selected_boxes(outcome.state.selection, label)
+        candidates = Candidates(target.boxes(label), outcome.scores[label])
+        assert torch.equal(refine(selected, candidates, outcome.boxes), selected)
+        moved = refine(selected, candidates, BoxSettings(voting_iou=0.01))
+        assert moved.shape == (len(bags), 4)
+        assert torch.isfinite(moved).all()
+        assert not torch.equal(moved, selected)
+        expected = mean_box(selected, candidates.boxes, candidates.scores, 0.01)
+        assert torch.equal(moved, expected)
 
 
-@pytest.mark.parametrize("method", ["best", "fine-tuned"])
-def test_a_method_that_bags_alone_cannot_do_is_refused(method: str) -> None:
-    with pytest.raises(InputError, match=f"there is no method '{method}'; known are warm-up-unary"):
-        settings_of(method, LearningSettings())
+def test_a_class_without_bags_has_no_boxes() -> None:
+    none = torch.zeros(0, 4)
+    assert refine(none, Candidates(torch.zeros(0, 6, 4), torch.zeros(0, 6)), BoxSettings()).shape == (0, 4)
 
 
-def test_without_the_setting_boxes_are_the_selected_ones(tmp_path: Path) -> None:
-    target, shown = planted_target(tmp_path / "store", bags=20)
-    labels = torch.full((target.transfer.count, target.transfer.size), -1)
-    labels[torch.arange(len(shown)), torch.from_numpy(shown)] = torch.arange(len(shown)) % len(target.classes)
-    transfer, _ = learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=5, pairs=8))
-    plain = LearningSettings(steps=5, pairs=8, rounds=1, folds=2, k=4)
-    for method in ("warm-up", "full"):
-        state = run_method(method, target, transfer, plain)
-        for label, boxes in enumerate(refined(target, transfer, state, settings_of(method, plain))):
-            assert torch.equal(boxes, target.boxes(state.selection, label))
-        moved = refined(target, transfer, state, settings_of(method, plain.model_copy(update={"refine": 0.01})))
-        assert [len(boxes) for boxes in moved] == [len(bags) for bags in target.positives]
-        assert all(torch.isfinite(boxes).all() for boxes in moved)
+def test_the_chain_goes_from_one_refinement_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wider(boxes: torch.Tensor, candidates: Candidates, settings: BoxSettings) -> torch.Tensor:
+        return boxes + 1
+
+    def doubled(boxes: torch.Tensor, candidates: Candidates, settings: BoxSettings) -> torch.Tensor:
+        return boxes * 2
+
+    monkeypatch.setattr(refinement, "CHAIN", (wider, doubled))
+    boxes, scores, _ = made(0)
+    assert torch.equal(refine(boxes[:, 0], Candidates(boxes, scores), BoxSettings()), 2 * (boxes[:, 0] + 1))

@@ -18,6 +18,7 @@ from pairloc.errors import InputError
 from pairloc.io import reason, sha256
 from pairloc.settings import ExtractSettings
 
+_BATCH = {"cpu": 8}  # images per forward pass; GPUs take 64
 Track = Callable[[Iterable[int], int], Iterable[int]]
 
 
@@ -47,7 +48,7 @@ def extract(
             boxer = Proposer.load(proposer_folder, device)
             describer = boxer if features_folder is None else Proposer.load(features_folder, device)
             describe_class = class_features or feature_extractor(settings.class_features, device)
-            groups = [_groups(*writer.ranges[number], settings.batch) for number in missing]
+            groups = [_groups(*writer.ranges[number], settings.batch or _BATCH.get(device, 64)) for number in missing]
             paths = [dataset.path(index) for index in range(len(dataset))]
             read = batches(paths, [group for shard in groups for group in shard], settings.workers)
             with ThreadPoolExecutor(1) as background:  # a shard is written while the next is made

@@ -13,14 +13,14 @@ from pairloc.cli import bags, data, outcome, runs
 from pairloc.errors import InputError
 
 app = typer.Typer(
-    help="Tagged photographs in, boxes out.",
+    help="Tagged images in, boxes out.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 verbs = (
-    runs.localize, runs.run, runs.verify, runs.demo, runs.tune, outcome.evaluate, outcome.report, data.doctor,
-    data.scenes, data.export,
+    runs.localize, runs.run, runs.verify, runs.clean, runs.demo, runs.tune, outcome.evaluate, outcome.report,
+    data.doctor, data.scenes, data.export,
 )  # fmt: skip
 for verb in verbs:
     app.command()(verb)

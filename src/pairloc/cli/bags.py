@@ -1,32 +1,24 @@
 """Verbs on proposers and bags."""
 
 import json
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pairloc.cli.options import Data, Device, Format, Images, Seed, Workers, device_of, settings_of, workers_of
+from pairloc.cli.options import Changes, Data, Device, Format, Images, Preset, Seed, Workers, settings_of, workers_of
 
 propose_app = typer.Typer(help="The proposer, which learns from a source what an object is.", no_args_is_help=True)
-bags_app = typer.Typer(help="Bags: proposals and features of pictures, in a store.", no_args_is_help=True)
+bags_app = typer.Typer(help="Bags: proposals and features of images, in a store.", no_args_is_help=True)
 Store = Annotated[Path, typer.Argument(help="The folder of a bag store.")]
 
 
 class Unreadable(StrEnum):
-    """What a picture that cannot be read does."""
+    """What an image that cannot be read does."""
 
     fail = "fail"
     skip = "skip"
-
-
-class Optimizer(StrEnum):
-    """How the proposer's weights are improved."""
-
-    sgd = "sgd"
-    adamw = "adamw"
 
 
 @propose_app.command("train")
@@ -35,42 +27,27 @@ def propose_train(
     out: Annotated[Path, typer.Option("--out", help="The folder to write; an interrupted training goes on from it.")],
     images: Images = None,
     format: Format = "auto",
-    backbone: Annotated[
-        str, typer.Option("--backbone", help="efficientnet-lite0, -lite1, -lite2, resnet50, or a timm model.")
-    ] = "efficientnet-lite0",
-    class_agnostic: Annotated[bool, typer.Option("--class-agnostic", help="Learn one class, object.")] = False,
-    image_size: Annotated[int, typer.Option("--image-size", help="Pixels of the longer side.")] = 320,
-    epochs: Annotated[int, typer.Option("--epochs")] = 3,
-    batch: Annotated[int, typer.Option("--batch")] = 16,
-    lr: Annotated[float, typer.Option("--lr", help="Learning rate; for sgd take 0.01.")] = 5e-4,
-    optimizer: Annotated[Optimizer, typer.Option("--optimizer")] = Optimizer.adamw,
-    crop: Annotated[
-        float, typer.Option("--crop", help="Cut training pictures to at least this share of a side.")
-    ] = 1.0,
-    held_out: Annotated[float, typer.Option("--held-out", help="Share of the images it is never shown.")] = 0.05,
-    held_classes: Annotated[
-        int, typer.Option("--held-classes", help="Classes it is not taught, to measure recall on.")
-    ] = 0,
+    preset: Preset = "default",
+    changes: Changes = None,
     workers: Workers = None,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
-    """Train the proposer, a Faster R-CNN, on the boxes of a source."""
+    """Train the proposer, a Faster R-CNN, on the boxes of a source. `--set epochs=6` and the like are its settings."""
+    from pairloc.detector.backbones import check_backbone
     from pairloc.detector.training import train
     from pairloc.formats.reading import read_annotated
+    from pairloc.platform import choose_device
+    from pairloc.presets import preset as read_preset
+    from pairloc.runs.stages import tensorboard
     from pairloc.settings import ProposerSettings
 
-    chosen = device_of(device)
-    values: dict[str, object] = {
-        "backbone": backbone, "class_agnostic": class_agnostic, "image_size": image_size, "epochs": epochs,
-        "batch": batch, "lr": lr, "optimizer": optimizer.value, "crop": crop, "held_out": held_out,
-        "held_classes": held_classes, "workers": workers_of(workers, chosen), "seed": seed,
-    }  # fmt: skip
-    settings = settings_of(ProposerSettings, values)
+    chosen = choose_device(device)
+    values = read_preset(preset).get("proposer", {}) | {"workers": workers_of(workers, chosen), "seed": seed}
+    settings = settings_of(ProposerSettings, values, changes or ())
+    check_backbone(settings.backbone)
     dataset, truth = read_annotated(data, format, images)
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(out / "tensorboard")) as writer:
+    with tensorboard(out) as writer:
         train(dataset, truth, settings, out, device=chosen, say=print, writer=writer)
     print(f"wrote {out}")
 
@@ -82,39 +59,31 @@ def bags_extract(
     out: Annotated[Path, typer.Option("--out", help="The store; an interrupted extraction goes on from it.")],
     images: Images = None,
     format: Format = "auto",
-    proposals: Annotated[int, typer.Option("-B", "--proposals", help="Proposals a picture.")] = 100,
     features_from: Annotated[
         Path | None, typer.Option("--features-from", help="Another proposer for the features.")
     ] = None,
-    class_features: Annotated[
-        str, typer.Option("--class-features", help="backbone-roi, backbone-crops, alexnet-crops or none.")
-    ] = "backbone-roi",
-    whole_image: Annotated[bool, typer.Option(help="Add the box of the whole picture.")] = True,
     unreadable: Annotated[
-        Unreadable, typer.Option("--unreadable", help="What a picture that cannot be read does.")
+        Unreadable, typer.Option("--unreadable", help="What an image that cannot be read does.")
     ] = Unreadable.fail,
-    batch: Annotated[int, typer.Option("--batch")] = 8,
+    changes: Changes = None,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
-    """Turn pictures into bags. Under torchrun the processes share the work."""
+    """Turn images into bags. `--set proposals=300` and the like are its settings."""
     from pairloc.bags.extract import extract
     from pairloc.formats.reading import read
+    from pairloc.platform import choose_device
     from pairloc.progress import track
     from pairloc.settings import ExtractSettings
 
-    chosen = device_of(device)
-    values: dict[str, object] = {
-        "proposals": proposals, "class_features": class_features, "whole_image": whole_image,
-        "unreadable": unreadable.value, "batch": batch, "workers": workers_of(workers, chosen),
-    }  # fmt: skip
-    settings = settings_of(ExtractSettings, values)
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    finished = extract(
+    chosen = choose_device(device)
+    values = {"unreadable": unreadable.value, "workers": workers_of(workers, chosen)}
+    settings = settings_of(ExtractSettings, values, changes or ())
+    extract(
         read(data, format, images), proposer, out, settings, features_folder=features_from, device=chosen,
-        rank=rank, world=world, track=lambda shards, total: track(shards, total, "extracting shards"),
+        track=lambda shards, total: track(shards, total, "extracting shards"),
     )  # fmt: skip
-    print(f"wrote {out}" if finished else f"wrote the shards of process {rank} into {out}")
+    print(f"wrote {out}")
 
 
 @bags_app.command("info")
@@ -145,7 +114,7 @@ def bags_import(
     data: Data,
     out: Annotated[Path, typer.Option("--out", help="The store to write.")],
     features: Annotated[Path | None, typer.Option("--features", help="(results, d) .npy, a row a result.")] = None,
-    count: Annotated[int, typer.Option("-B", min=1, help="Proposals kept a picture.")] = 100,
+    count: Annotated[int, typer.Option("-B", min=1, help="Proposals kept per image.")] = 100,
     format: Format = "auto",
     images: Images = None,
 ) -> None:

@@ -1,8 +1,8 @@
 """Options that several verbs share, and how their values become settings."""
 
-import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,46 +15,60 @@ S = TypeVar("S", bound="Settings")
 _MOST_WORKERS = 8  # more are no faster
 
 Format = Annotated[str, typer.Option("--format", help="The format, where it is not recognised by itself.")]
-Images = Annotated[Path | None, typer.Option("--images", help="The folder the pictures lie in.")]
+Images = Annotated[Path | None, typer.Option("--images", help="The folder the images lie in.")]
 Out = Annotated[
     Path, typer.Option("--out", help="The folder to write; it must be new, empty, or from the same command.")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
-Device = Annotated[str, typer.Option("--device", help="cpu or cuda; auto takes a GPU where there is one.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**62 - 1, help="The same seed gives the same result.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto takes a GPU where there is one.")]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=0, help="Processes that read pictures; unless named a GPU gets some, a CPU none."),
+    typer.Option(
+        "--workers", min=0, max=256, help="Processes that read images; unless given a GPU gets some, a CPU none."
+    ),
 ]
 Data = Annotated[Path, typer.Option("--data", help="The data set: annotations or tags.")]
-
-
-def device_of(name: str) -> str:
-    """The device a user means."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda") or (name == "cuda" and not torch.cuda.is_available()):
-        raise InputError(f"--device {name}: is not here; use cpu" + (" or cuda" if torch.cuda.is_available() else ""))
-    return name
+Preset = Annotated[str, typer.Option("--preset", help="The preset to start from: default, demo or paper.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="Another value of a setting, KEY=VALUE; may be repeated.")
+]
 
 
 def workers_of(count: int | None, device: str) -> int:
-    """The processes that read pictures: a GPU waits for one alone, a CPU has other work for its cores."""
+    """The processes that read images: one reader cannot keep a GPU busy, a CPU has other work for its cores."""
+    from pairloc.platform import cores
+
     if count is not None:
         return count
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    each = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun's processes
-    return 0 if device == "cpu" else max(0, min(_MOST_WORKERS, each - 2))
+    return 0 if device == "cpu" else max(0, min(_MOST_WORKERS, cores() - 2))
 
 
-def settings_of(kind: "type[S]", values: dict[str, object]) -> "S":
-    """Settings from options; a value out of range names its option."""
+def settings_of(kind: "type[S]", values: Mapping[str, Any], changes: Sequence[str] = ()) -> "S":
+    """Settings from options and `--set`; a value out of range names its option."""
     from pydantic import ValidationError
 
+    from pairloc.io import first_problem
+    from pairloc.presets import set_value
+
+    content = dict(values)
+    for change in changes:
+        set_value(content, change)
+    named = {change.partition("=")[0].strip().split(".")[0] for change in changes}
     try:
-        return kind.model_validate(values)
+        return kind.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        raise InputError(f"{option}: {first['msg'].lower()}, not {first['input']!r}") from error
+        key = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else ""
+        option = "--set" if key in named or not key else "--" + key.replace("_", "-")
+        said = first_problem(error)
+        raise InputError(f"{option}: {said if option == '--set' else said.partition(': ')[2].lower()}") from error
+
+
+def refuse_other_file(out: Path, ours: bytes) -> None:
+    """Raise an InputError where a file to be written exists and is not one of ours, which begins with some bytes."""
+    if out.is_dir():
+        raise InputError(f"{out}: is a folder; name the file to write")
+    if out.is_file():
+        with out.open("rb") as stream:
+            head = stream.read(4096)
+        if ours not in head:
+            raise InputError(f"{out}: exists and is not what this command writes; name another file, or delete it")

@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairloc.cli.options import Device, Format, Images, Seed, Workers, device_of, settings_of, workers_of
-from pairloc.weights import PACKAGED, weights_folder
+from pairloc.cli.options import (
+    Changes,
+    Device,
+    Format,
+    Images,
+    Preset,
+    Seed,
+    Workers,
+    refuse_other_file,
+    settings_of,
+    workers_of,
+)
 
 if TYPE_CHECKING:
     from pairloc.datasets.dataset import Dataset
@@ -48,11 +58,17 @@ def report(
     ] = None,
 ) -> None:
     """A page to look at: the table, the curves, and every picture with the boxes of all methods."""
-    from pairloc.runs.reporting import write_report
+    from pairloc.errors import InputError
+    from pairloc.report.gathering import write_report
     from pairloc.runs.run import open_run
 
-    shown = write_report([open_run(folder) for folder in runs], out, embed=embed, figures=figures)
-    print(f"wrote {out}: {shown} pictures")
+    refuse_other_file(out, b"<title>pairloc report</title>")
+    opened = [open_run(folder) for folder in runs]
+    for run in opened:
+        if any(state != "done" for name, state in run.plan() if name != "report"):
+            raise InputError(f"{run.folder}: is not finished; run it to its end first")
+    shown = write_report(opened, out, embed=embed, figures=figures)
+    print(f"wrote {out}: {shown} images")
 
 
 HoldOut = Annotated[
@@ -69,52 +85,42 @@ def detect_train(
     boxes: Annotated[Path | None, typer.Option("--boxes", help="Found boxes, such as a run's boxes.json.")] = None,
     truth: Annotated[Path | None, typer.Option("--truth", help="True boxes instead: the upper bound.")] = None,
     images: Images = None,
-    backbone: Annotated[str, typer.Option("--backbone")] = "efficientnet-lite0",
-    image_size: Annotated[int, typer.Option("--image-size", help="Pixels of the longer side.")] = 320,
-    epochs: Annotated[int, typer.Option("--epochs")] = 12,
-    batch: Annotated[int, typer.Option("--batch")] = 16,
-    lr: Annotated[float, typer.Option("--lr")] = 5e-4,
-    small: Annotated[bool, typer.Option("--small", help="The demo's small heads, for CPUs.")] = False,
     start: Annotated[
         str | None,
-        typer.Option("--start", help=f"Begin with the weights of a proposer: {PACKAGED}, or a folder as RUN/proposer."),
+        typer.Option("--start", help="Begin with the weights of a proposer: coco63, or a folder as RUN/proposer."),
     ] = None,
-    frozen: Annotated[
-        bool, typer.Option("--frozen", help="Train the box head alone, for CPUs; needs --start.")
-    ] = False,
-    nearby: Annotated[
-        float | None,
-        typer.Option(
-            "--nearby",
-            help="Background overlaps a box by this; what lies elsewhere may be an object nobody marked. "
-            "Unless named 0.1 with --boxes, 0 with --truth.",
-        ),
-    ] = None,
-    crop: Annotated[float, typer.Option("--crop", help="Cut pictures to at least this share of their sides.")] = 1.0,
+    preset: Preset = "default",
+    changes: Changes = None,
     hold_out: HoldOut = 0,
     workers: Workers = None,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
-    """Train a Faster R-CNN on boxes that were found, or on true ones."""
+    """Train a Faster R-CNN on boxes that were found, or on true ones; `--set lr=0.001` and the like are its settings.
+
+    Found boxes mark one object of a tag: what lies elsewhere may be another, so that background has to overlap a box by
+    0.1 unless `--set min_background_iou=` says otherwise.
+    """
+    from pairloc.detector.backbones import check_backbone
     from pairloc.detector.detect import held_out, train_detector
     from pairloc.detector.model import Proposer
     from pairloc.errors import InputError
     from pairloc.formats.reading import read_annotated, read_boxes
-    from pairloc.presets import demo_settings
+    from pairloc.platform import choose_device
+    from pairloc.presets import preset as read_preset
     from pairloc.settings import ProposerSettings
+    from pairloc.weights import PACKAGED, weights_folder
 
     if (boxes is None) == (truth is None):
         raise InputError("name either --boxes or --truth")
-    chosen = device_of(device)
-    values: dict[str, Any] = (
-        demo_settings().proposer.model_dump() if small else {"image_size": image_size, "warm_up": 50}
-    )
+    chosen = choose_device(device)
+    values: dict[str, Any] = {"warm_up": 50} | read_preset(preset).get("proposer", {})
     values |= {
-        "backbone": backbone, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed, "held_out": 0.0,
-        "workers": workers_of(workers, chosen), "frozen": frozen, "crop": crop,
-        "nearby": nearby if nearby is not None else 0.1 if boxes is not None else 0.0,
+        "epochs": 12, "seed": seed, "held_out": 0.0, "workers": workers_of(workers, chosen),
+        "min_background_iou": 0.1 if boxes is not None else 0.0,
     }  # fmt: skip
+    settings = settings_of(ProposerSettings, values, changes or ())
+    check_backbone(settings.backbone)
     dataset: Dataset
     found: ScoredBoxes | GroundTruth
     if boxes is not None:
@@ -126,10 +132,9 @@ def detect_train(
     if start is not None:
         begin = Proposer.load(weights_folder(start) / "proposer" if start == PACKAGED else Path(start))
         alike = ("backbone", "pyramid", "levels", "anchor", "roi", "head", "image_size")  # how it is built
-        values |= {name: getattr(begin.settings, name) for name in alike}
+        settings = settings.model_copy(update={name: getattr(begin.settings, name) for name in alike})
     if hold_out:
         found = found.where(~held_out(dataset, hold_out)[found.image])
-    settings = settings_of(ProposerSettings, values)
     train_detector(dataset, found, settings, out, start=begin, device=chosen, say=print)
     print(f"wrote {out}")
 
@@ -156,14 +161,17 @@ def detect_evaluate(
     from pairloc.evaluation.average_precision import average_precision
     from pairloc.formats.reading import read_annotated
     from pairloc.io import write_json
+    from pairloc.platform import choose_device
 
+    if out is not None:
+        refuse_other_file(out, b'[{"image_id":')
     dataset, true = read_annotated(truth, images=images)
     if hold_out:
         kept = np.nonzero(held_out(dataset, hold_out))[0]
         place = np.full(len(dataset), -1)
         place[kept] = np.arange(len(kept))
         dataset, true = dataset.subset(kept.tolist()), true.relabelled(place, np.arange(len(dataset.classes)))
-    chosen = device_of(device)
+    chosen = choose_device(device)
     model = Proposer.load(detector, chosen)
     found = relabelled(
         detect(model, dataset, device=chosen, workers=workers_of(workers, chosen)), model.classes, dataset
@@ -196,14 +204,12 @@ def detect_run(
     """Every object a detector finds in a folder of pictures."""
     from pairloc.detector.detect import detect_below
     from pairloc.detector.model import Proposer
-    from pairloc.errors import InputError
     from pairloc.formats.coco import write_boxes
+    from pairloc.platform import choose_device
     from pairloc.progress import track
 
-    if out.is_dir():
-        raise InputError(f"{out}: is a folder; name the file to write")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    chosen = device_of(device)
+    refuse_other_file(out, b"boxes found by pairloc")
+    chosen = choose_device(device)
     dataset, found = detect_below(
         Proposer.load(detector, chosen), images, print, lambda items, n: track(items, n, "detecting"), device=chosen,
         workers=workers_of(workers, chosen), least=least,

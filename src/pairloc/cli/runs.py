@@ -1,16 +1,18 @@
 """Verbs that run the method."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairloc.cli.options import Device, Format, Seed, Workers, device_of, workers_of
-from pairloc.weights import PACKAGED
+from pairloc.cli.options import Changes, Device, Format, Seed, Workers, refuse_other_file, workers_of
 
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
+
+Finished = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 
 def run(
@@ -19,21 +21,18 @@ def run(
         Path | None,
         typer.Option("--out", help="The run's folder; runs/NAME unless given. A run goes on in it."),
     ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Another value of a setting, such as learning.alpha=0.5.")
-    ] = None,
+    changes: Changes = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Run the whole method, from the proposer to the evaluation; goes on where it stopped."""
+    """Run the whole method, from the proposer to the report; goes on where it stopped."""
+    from pairloc.platform import choose_device
     from pairloc.presets import read_config
     from pairloc.runs.run import Run
-    from pairloc.sharing import Share
 
     settings = read_config(config, changes or ())
-    chosen = device_of(device if device != "auto" else settings.device)
-    share = Share.of_torchrun(chosen)
-    _show(Run(out or Path("runs") / config.stem, settings, chosen, share=share), dry_run=dry_run)
+    chosen = choose_device(device if device != "auto" else settings.device)
+    _show(Run(out or Path("runs") / config.stem, settings, chosen), dry_run=dry_run)
 
 
 def demo(
@@ -43,17 +42,18 @@ def demo(
     device: Device = "auto",
 ) -> None:
     """Run the whole method on generated scenes, from nothing to the table."""
+    from pairloc.platform import choose_device
     from pairloc.presets import demo_settings
     from pairloc.runs.run import Run
 
     start = time.perf_counter()
-    _show(Run(out, demo_settings(seed, fast=fast), device_of(device)), dry_run=False)
+    _show(Run(out, demo_settings(seed, fast=fast), choose_device(device)), dry_run=False)
     print(f"{time.perf_counter() - start:.0f} s in all")
 
 
 def localize(
-    images: Annotated[Path, typer.Argument(help="The folder the pictures lie in.")],
-    tags: Annotated[Path, typer.Option("--tags", help="What is in which picture: CSV, COCO, a folder per class, ...")],
+    images: Annotated[Path, typer.Argument(help="The folder the images lie in.")],
+    tags: Annotated[Path, typer.Option("--tags", help="What is in which image: CSV, COCO, a folder per class, ...")],
     out: Annotated[Path, typer.Option("--out", help="The folder to write; a run that was stopped goes on in it.")],
     rounds: Annotated[
         int | None, typer.Option("--rounds", min=0, help="Rounds of re-training on the boxes found; 0 is none.")
@@ -63,23 +63,26 @@ def localize(
         typer.Option("--fine-tune", help="Then re-train the proposer on the boxes found: better boxes, for a GPU."),
     ] = False,
     weights: Annotated[
-        str, typer.Option("--weights", help="What was learned before: packaged, or the folder of a run.")
-    ] = PACKAGED,
+        str, typer.Option("--weights", help="What was learned before: packaged weights, or the folder of a run.")
+    ] = "coco63",
     format: Format = "auto",
     workers: Workers = None,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Processes that share the learning.")] = 1,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
     """Tags in, boxes out: find what is tagged with the weights in the package, nothing to train first."""
+    from pairloc.platform import choose_device
     from pairloc.runs.localize import localize as find
+    from pairloc.runs.localize import localize_settings
 
-    start, chosen = time.perf_counter(), device_of(device)
-    found = find(
-        images, tags, out, weights=weights, rounds=rounds, fine_tune=fine_tune, format=format,
-        device=chosen, workers=workers_of(workers, chosen), seed=seed,
+    start, chosen = time.perf_counter(), choose_device(device)
+    settings = localize_settings(
+        images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, format=format, device=chosen,
+        workers=workers_of(workers, chosen), processes=processes, seed=seed,
     )  # fmt: skip
-    seconds = time.perf_counter() - start
-    print(f"{len(found.target)} pictures in {seconds:.0f} s")
+    found = find(settings, out, chosen)
+    print(f"{len(found.target)} images in {time.perf_counter() - start:.0f} s")
     print(f"boxes: {out / 'boxes.json'}")
     if fine_tune:
         print(f"all instances of a tag: {out / 'instances.json'}")
@@ -89,9 +92,6 @@ def localize(
 def _show(whole: "Run", *, dry_run: bool) -> None:
     from pairloc.evaluation.table import as_text
 
-    if not whole.share.leads:
-        whole.run()
-        return
     print(f"run in {whole.folder}:")
     for name, state in whole.plan():
         print(f"  {name:14} {state}")
@@ -100,18 +100,11 @@ def _show(whole: "Run", *, dry_run: bool) -> None:
     evaluation = whole.run()
     print()
     print(as_text(evaluation))
-    from pairloc.runs.reporting import write_report
-    from pairloc.runs.sealing import seal
-
-    write_report([whole], whole.folder / "report.html")
-    seal(whole.folder)
-    print(f"boxes of a method: {whole.folder / 'METHOD' / 'boxes.json'}")
+    print(f"boxes: {whole.folder / 'boxes.json'}, of each method in METHOD/boxes.json")
     print(f"report: {whole.folder / 'report.html'}")
 
 
-def verify(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
-) -> None:
+def verify(folder: Finished) -> None:
     """Find files of a run that are not what was written, down to a byte; exit status 1 if there are any."""
     from pairloc.runs.sealing import broken
 
@@ -123,6 +116,22 @@ def verify(
     print(f"{folder}: every file is what was written")
 
 
+def clean(folder: Finished, yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False) -> None:
+    """Remove what a run keeps aside: results of other settings, and damaged ones."""
+    from pairloc.runs.runner import ASIDE, set_aside_size
+
+    names, size = set_aside_size(folder)
+    if not names:
+        print(f"{folder}: nothing is kept aside")
+        return
+    for name in names:
+        print(f"  {name}")
+    print(f"{len(names)} results are kept aside in {folder / ASIDE}, {size / 1e6:.1f} MB")
+    if yes or typer.confirm("Remove them?"):
+        shutil.rmtree(folder / ASIDE)
+        print("removed")
+
+
 study_app = typer.Typer(help="The paper's experiments on a finished run.", no_args_is_help=True)
 
 
@@ -130,18 +139,22 @@ study_app = typer.Typer(help="The paper's experiments on a finished run.", no_ar
 def study_init(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run whose truth is known.")],
     out: Annotated[Path, typer.Option("--out", help="The folder to write init.csv and init.png into.")],
-    pictures: Annotated[
-        int | None, typer.Option("--pictures", min=2, help="So many pictures of the target, drawn at random; else all.")
+    images: Annotated[
+        int | None, typer.Option("--images", min=2, help="So many images of the target, drawn at random; else all.")
     ] = None,
     device: Device = "auto",
 ) -> None:
     """Where ICM ends by where it starts: random, objectness, whole image, mini-problems of 2, 4, 8 and 64 bags."""
     from pairloc.experiments.initialisation import study_init, write_study
-    from pairloc.runs.run import Run, open_run
+    from pairloc.platform import choose_device
+    from pairloc.runs.run import open_run
 
-    whole: Run = open_run(folder, device_of(device))
-    target, truth = whole.some_target(pictures)
-    points = study_init(target, whole.transfer_scores, whole.settings.learning, truth, say=print)
+    whole = open_run(folder, choose_device(device))
+    indices, dataset, truth = whole.sample(images)
+    points = study_init(
+        whole.target_bags, dataset, truth, whole.learned, whole.settings.localization, indices=indices,
+        device=whole.device, memory=whole.memory, log=print,
+    )  # fmt: skip
     write_study(points, out)
     print(f"wrote {out}")
 
@@ -156,22 +169,24 @@ def tune(
     """Choose settings on source classes that play the target; the target's truth is not looked at."""
     from dataclasses import asdict
 
-    from pairloc.bags.store import BagStore
-    from pairloc.experiments.tuning import Game, draw_classes
+    from pairloc.experiments.tuning import PlayingTarget, draw_classes
     from pairloc.experiments.tuning import tune as search
     from pairloc.io import write_json
+    from pairloc.platform import choose_device
     from pairloc.runs.run import open_run
 
-    chosen = device_of(device)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    refuse_other_file(out, b'"made_by": "pairloc tune"')
+    chosen = choose_device(device)
     whole = open_run(folder, chosen)
-    store = BagStore(folder / "bags" / "source")
-    games = [Game(store, whole.source, draw_classes(store.dataset, classes, seed), chosen) for seed in range(draws)]
-    transfer, learning, tried = search(games, whole.settings.transfer, whole.settings.learning, say=print)
+    store = whole.source_bags
+    drawn = [draw_classes(store.dataset, classes, seed) for seed in range(draws)]
+    targets = [PlayingTarget(store, whole.source, draw, chosen) for draw in drawn]
+    transfer, localization, tried = search(targets, whole.settings.transfer, whole.settings.localization, log=print)
     content = {
+        "made_by": "pairloc tune",
         "transfer": transfer.model_dump(),
-        "learning": learning.model_dump(),
-        "tried": [asdict(t) for t in tried],
+        "localization": localization.model_dump(),
+        "tried": [asdict(entry) for entry in tried],
     }
     write_json(out, content, indent=1)
     print(f"wrote {out}")

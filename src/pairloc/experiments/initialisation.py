@@ -1,8 +1,9 @@
 """The paper's initialisation experiment: where ICM ends by where it starts, and what that costs."""
 
 import csv
+import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pairloc.bags.store import BagStore
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.evaluation.corloc import corloc, localized
-from pairloc.evaluation.table import align
-from pairloc.inference.relocalize import PairScores, relocalize
-from pairloc.localization.functions import TransferScores
-from pairloc.localization.problems import mixed_scores
-from pairloc.localization.target import Target, selected_boxes
-from pairloc.settings import LearningSettings
+from pairloc.inference.class_problem import ClassProblem
+from pairloc.io import write_bytes, write_text
+from pairloc.localization.class_view import ClassView
+from pairloc.localization.learned import Learned
+from pairloc.localization.result import scored_boxes
+from pairloc.localization.target import Target
+from pairloc.settings import LocalizationSettings
 
 STARTS = ("random", "objectness", "whole image", "K=2", "K=4", "K=8", "K=64")
 
@@ -36,21 +39,27 @@ class Point:
 
 
 def study_init(
-    target: Target,
-    transfer: TransferScores,
-    settings: LearningSettings,
-    truth: tuple[Dataset, GroundTruth],
+    store: BagStore,
+    dataset: Dataset,
+    truth: GroundTruth,
+    learned: Learned,
+    settings: LocalizationSettings,
     *,
+    indices: Sequence[int] | None = None,
+    device: str = "cpu",
+    memory: int = 8 << 30,
     epochs: int = 4,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> list[Point]:
-    """Warm-up re-localization from every start, epoch by epoch."""
-    points = []
-    dataset = target.transfer.store.dataset.subset(target.transfer.indices)
+    """Warm-up re-localization of every class from every start, epoch by epoch."""
+    target = Target.from_store(
+        store, dataset, learned.scores, settings.features, indices=indices, device=device, memory=memory
+    )
     problems = [
-        mixed_scores(target, transfer, None, label, settings) if len(bags) else None
+        ClassView(target, learned.scores, label, settings).problem(None) if len(bags) else None
         for label, bags in enumerate(target.positives)
     ]
+    points = []
     for start in STARTS:
         selection: list[Tensor] = [torch.zeros(0, dtype=torch.int64) for _ in target.positives]
         seconds = 0.0
@@ -62,43 +71,35 @@ def study_init(
                     selection[label], own = _turn(problem, start, state, target, label, settings)
                     energy += own
             seconds += time.perf_counter() - before
-            found = align(dataset, selected_boxes(target, tuple(selection)), truth[0])
-            result = localized(truth[0], found, truth[1])
+            chosen = tuple(selection)
+            boxes = tuple(target.selected_boxes(chosen, label) for label in range(len(target.classes)))
+            sure = tuple(torch.ones(len(entry), dtype=torch.float64) for entry in chosen)
+            result = localized(dataset, scored_boxes(target.positives, boxes, sure), truth)
             at = [corloc(result, threshold, draws=1).mean for threshold in (0.5, 0.7)]
             points.append(Point(start, epoch, seconds, energy, *at))
-            say(f"{start}, epoch {epoch}: CorLoc@0.5 {100 * at[0]:.1f}, energy {energy:.1f}, {seconds:.1f} s")
+            log(f"{start}, epoch {epoch}: CorLoc@0.5 {100 * at[0]:.1f}, energy {energy:.1f}, {seconds:.1f} s")
     return points
 
 
 def _turn(
-    problem: tuple[Tensor, PairScores],
-    start: str,
-    state: Tensor | None,
-    target: Target,
-    label: int,
-    settings: LearningSettings,
+    problem: ClassProblem, start: str, state: Tensor | None, target: Target, label: int, settings: LocalizationSettings
 ) -> tuple[Tensor, float]:
     """The start, or one epoch of ICM from a state: selection and energy of a class."""
-    unary, pairs = problem
-    options: dict[str, Any] = {
-        "alpha": settings.alpha,
-        "alpha_scale": settings.alpha_scale,
-        "seed": settings.seed + label,
-    }
+    options: dict[str, Any] = {"seed": settings.seed + label, "iterations": settings.solver.iterations}
     if state is not None:
-        found = relocalize(unary, pairs, init=state.to(unary.device), epochs=1, **options)
+        found = problem.solve(state, epochs=1, **options)
     elif start.startswith("K="):
-        found = relocalize(unary, pairs, k=int(start[2:]), iterations=settings.iterations, epochs=0, **options)
+        found = problem.solve(k=int(start[2:]), epochs=0, **options)
     elif start == "whole image":
-        found = relocalize(unary, pairs, init=_largest(target, label, unary), epochs=0, **options)
+        found = problem.solve(_largest(target, label, problem.unary), epochs=0, **options)
     else:
-        found = relocalize(unary, pairs, init={"objectness": "unary"}.get(start, start), epochs=0, **options)
+        found = problem.solve({"objectness": "unary"}.get(start, start), epochs=0, **options)
     return found.selection.cpu(), found.energy
 
 
 def _largest(target: Target, label: int, unary: Tensor) -> Tensor:
     """The largest proposal that may be selected, which is the whole image where that may: (M,)."""
-    boxes = target.transfer.boxes[target.positives[label].to(target.transfer.device)]
+    boxes = target.boxes(label)
     area = (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1)
     return area.masked_fill(unary == -torch.inf, -1).argmax(dim=1)
 
@@ -110,11 +111,11 @@ def write_study(points: list[Point], folder: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "init.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(Point.__dataclass_fields__))
-        writer.writeheader()
-        writer.writerows(asdict(point) for point in points)
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, list(Point.__dataclass_fields__))
+    writer.writeheader()
+    writer.writerows(asdict(point) for point in points)
+    write_text(folder / "init.csv", table.getvalue())
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     lowest = min(point.energy for point in points)
     for start in STARTS:
@@ -137,5 +138,7 @@ def write_study(points: list[Point], folder: Path) -> None:
     right.set_title("CorLoc@0.5 before ICM", fontsize=9)
     for axes in (left, middle, right):
         axes.grid(alpha=0.3)
-    figure.savefig(folder / "init.png", dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_bytes(folder / "init.png", picture.getvalue())
     pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""Settings chosen on source classes that play the target: their boxes are taken away, and asked for afterwards.
+"""Settings chosen on playing classes: source classes whose boxes are taken away, and asked for afterwards.
 
 The target's own truth is never looked at. What the proposer learned of the playing classes it has learned, though: the
 figures are for comparing settings with each other, not with the target's.
@@ -12,40 +12,38 @@ import numpy as np
 from pydantic import ValidationError
 
 from pairloc.bags.store import BagStore
-from pairloc.bags.tensors import Bags
 from pairloc.boxes import Ints
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.errors import InputError
 from pairloc.evaluation.corloc import corloc, localized
-from pairloc.localization.methods import run_method, settings_of
-from pairloc.localization.refining import refined
-from pairloc.localization.target import Target, scored_boxes
-from pairloc.localization.transfer import label_proposals, learn_transfer
-from pairloc.settings import LearningSettings, TransferSettings
+from pairloc.localization.engine import learn_source, localize_target
+from pairloc.localization.learned import Learned
+from pairloc.presets import merged
+from pairloc.settings import LocalizationSettings, TransferSettings
 
 _PURE = 150  # images with boxes of the playing classes alone, below which others are taken too
 
 # What is tried, in this order: the best value of each is kept for the next. The method says what it is judged by.
 SEARCH: tuple[tuple[str, tuple[Any, ...], str], ...] = (
-    ("transfer.geometry", (False, True), "warm-up-unary"),
-    ("transfer.unary", ("sampled", "exact"), "warm-up-unary"),
+    ("transfer.features.geometry", (False, True), "warm-up-unary"),
+    ("transfer.unary.fit", ("sampled", "exact"), "warm-up-unary"),
     ("transfer.foreground_iou", (0.5, 0.6, 0.7), "warm-up"),
-    ("transfer.relation", ("paper", "cosine"), "warm-up"),
-    ("transfer.features", ("transfer", "both"), "warm-up"),
-    ("learning.largest", (1.0, 0.9), "warm-up"),
-    ("learning.oversize", (0.0, 3.0), "warm-up"),
-    ("learning.alpha", (0.5, 1.0, 2.0, 4.0), "warm-up"),
-    ("learning.k", (4, 8), "warm-up"),
-    ("learning.unary", ("sampled", "exact"), "full"),
-    ("learning.features", ("class", "both"), "full"),
-    ("learning.geometry", (False, True), "full"),
-    ("learning.foreground_iou", (0.5, 0.6, 0.7), "full"),
-    ("learning.lambda1", (0.25, 0.5, 0.75, 1.0), "full"),
-    ("learning.lambda2", (0.25, 0.5, 0.75), "full"),
-    ("learning.rivals", (0.0, 1.0), "full"),
-    ("learning.rounds", (1, 3), "full"),
-    ("learning.refine", (0.0, 0.4, 0.5), "full"),
+    ("transfer.pairs.kind", ("relation", "cosine"), "warm-up"),
+    ("transfer.features.kind", ("transfer", "both"), "warm-up"),
+    ("localization.unary.max_area", (1.0, 0.9), "warm-up"),
+    ("localization.unary.area_penalty", (0.0, 3.0), "warm-up"),
+    ("localization.energy.alpha", (0.5, 1.0, 2.0, 4.0), "warm-up"),
+    ("localization.solver.k", (4, 8), "warm-up"),
+    ("localization.unary.fit", ("sampled", "exact"), "full"),
+    ("localization.features.kind", ("class", "both"), "full"),
+    ("localization.features.geometry", (False, True), "full"),
+    ("localization.training.foreground_iou", (0.5, 0.6, 0.7), "full"),
+    ("localization.energy.lambda1", (0.25, 0.5, 0.75, 1.0), "full"),
+    ("localization.energy.lambda2", (0.25, 0.5, 0.75), "full"),
+    ("localization.unary.other_tag_weight", (0.0, 1.0), "full"),
+    ("localization.rounds", (1, 3), "full"),
+    ("localization.boxes.voting_iou", (0.0, 0.4, 0.5), "full"),
 )
 
 
@@ -93,7 +91,7 @@ def draw_classes(dataset: Dataset, count: int, seed: int) -> Draw:
     return Draw(classes, sorted(set(range(len(dataset))) - set(target)), target)
 
 
-class Game:
+class PlayingTarget:
     """One draw: its two sides, and the truth of the playing classes."""
 
     def __init__(self, store: BagStore, source: tuple[Dataset, GroundTruth], draw: Draw, device: str) -> None:
@@ -109,68 +107,57 @@ class Game:
         labels = np.full(len(annotated.classes), -1)
         labels[draw.classes] = np.arange(len(draw.classes))
         self.truth = truth.relabelled(where, labels)
-        self._kept: dict[str, Any] = {}
+        self._learned: dict[TransferSettings, Learned] = {}
 
-    def play(self, method: str, transfer: TransferSettings, learning: LearningSettings) -> tuple[float, float]:
+    def measure(self, method: str, transfer: TransferSettings, settings: LocalizationSettings) -> tuple[float, float]:
         """CorLoc@0.5 and @0.7 of a method on the playing classes."""
-        scores = self._once(f"transfer {transfer}", lambda: self._learn(transfer))
-        target = self._once(
-            f"target {transfer} {learning.features} {learning.dimensions} {learning.geometry}",
-            lambda: Target.from_store(
-                self.store, scores, learning, indices=self.draw.target, dataset=self.dataset, device=self.device
-            ),
-        )
-        state = run_method(method, target, scores, learning)
-        boxes = scored_boxes(target, refined(target, scores, state, settings_of(method, learning)))
-        found = localized(self.dataset, boxes, self.truth)
-        return corloc(found, 0.5, draws=1).mean, corloc(found, 0.7, draws=1).mean
-
-    def _learn(self, settings: TransferSettings) -> Any:
-        bags = Bags(
-            self.store, settings.features, indices=self.draw.source, dimensions=settings.dimensions,
-            geometry=settings.geometry, device=self.device,
+        if transfer not in self._learned:
+            self._learned[transfer] = learn_source(
+                self.store, self.source, transfer, indices=self.draw.source, device=self.device
+            )
+        found = localize_target(
+            self.store, self.dataset, self._learned[transfer], settings, method=method, indices=self.draw.target,
+            device=self.device,
         )  # fmt: skip
-        return learn_transfer(bags, label_proposals(bags, *self.source, settings), settings)[0]
-
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        if name not in self._kept:
-            self._kept[name] = make()
-        return self._kept[name]
+        result = localized(self.dataset, found.boxes, self.truth)
+        return corloc(result, 0.5, draws=1).mean, corloc(result, 0.7, draws=1).mean
 
 
 def tune(
-    games: Sequence[Game],
+    targets: Sequence[PlayingTarget],
     transfer: TransferSettings,
-    learning: LearningSettings,
+    localization: LocalizationSettings,
     search: Sequence[tuple[str, tuple[Any, ...], str]] = SEARCH,
-    say: Callable[[str], None] = lambda line: None,
-) -> tuple[TransferSettings, LearningSettings, list[Tried]]:
+    log: Callable[[str], None] = lambda line: None,
+) -> tuple[TransferSettings, LocalizationSettings, list[Tried]]:
     """Try values key by key, keeping the best of each; the settings found and all that was tried."""
-    chosen: dict[str, Any] = {"transfer": transfer, "learning": learning}
+    chosen: dict[str, Any] = {"transfer": transfer, "localization": localization}
     tried: list[Tried] = []
     for key, values, method in search:
-        section, name = key.split(".")
+        section, name = key.split(".", 1)
         results = []
         for value in values:
             try:
-                settings = chosen | {section: _changed(chosen[section], name, value)}
+                settings = chosen | {section: changed(chosen[section], name, value)}
             except ValidationError:
-                say(f"{key} = {value}: contradicts the other settings, not tried")
+                log(f"{key} = {value}: contradicts the other settings, not tried")
                 continue
-            found = [game.play(method, settings["transfer"], settings["learning"]) for game in games]
+            found = [target.measure(method, settings["transfer"], settings["localization"]) for target in targets]
             at50, at70 = np.mean(found, axis=0).tolist()
             results.append(Tried(key, value, method, at50, at70))
-            say(f"{key} = {value}, {method}: CorLoc@0.5 {100 * at50:.1f}, @0.7 {100 * at70:.1f}")
+            log(f"{key} = {value}, {method}: CorLoc@0.5 {100 * at50:.1f}, @0.7 {100 * at70:.1f}")
         tried += results
-        if not results:
-            continue
-        best = max(results, key=lambda entry: entry.merit)
-        chosen[section] = _changed(chosen[section], name, best.value)
-    return chosen["transfer"], chosen["learning"], tried
+        if results:
+            best = max(results, key=lambda entry: entry.merit)
+            chosen[section] = changed(chosen[section], name, best.value)
+    return chosen["transfer"], chosen["localization"], tried
 
 
-def _changed(settings: Any, name: str, value: object) -> Any:
-    changes = {name: value}
-    if name == "foreground_iou" and hasattr(settings, "background_iou"):
-        changes["background_iou"] = min(settings.background_iou, value)
-    return type(settings).model_validate(settings.model_dump() | changes)
+def changed(settings: Any, name: str, value: object) -> Any:
+    """Settings with another value of a key such as energy.alpha."""
+    change: Any = value
+    for part in reversed(name.split(".")):
+        change = {part: change}
+    if name == "foreground_iou":
+        change["background_iou"] = min(settings.background_iou, value)
+    return type(settings).model_validate(merged(settings.model_dump(), change))

@@ -1,0 +1,172 @@
+"""The engine: from two stores to boxes, the same every time, and from any round on."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import plain_settings, plain_transfer, planted_store, planted_truth, write_json
+from pairloc.bags.store import BagStore
+from pairloc.datasets.dataset import Dataset
+from pairloc.errors import InputError
+from pairloc.localization.alternate import Alternation, State
+from pairloc.localization.checkpoint import STATE
+from pairloc.localization.engine import learn_source, localize_target
+from pairloc.localization.learned import Learned
+from pairloc.localization.methods import METHODS
+from pairloc.localization.result import Localization
+from pairloc.settings import LocalizationSettings, TransferSettings
+
+SETTINGS = plain_settings(rounds=2, pairs={"kind": "cosine"})
+Stores = tuple[BagStore, np.ndarray, Learned]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    """A target store, where its objects are, and what a source store of the same looks taught."""
+    folder = tmp_path_factory.mktemp("engine")
+    source, seen = planted_store(folder / "source", bags=60, noise=0.4)
+    learned = learn_source(source, planted_truth(source, seen), plain_transfer(pairs="cosine"))
+    target, shown = planted_store(folder / "target", bags=36, noise=0.4)
+    return target, shown, learned
+
+
+def same(one: Localization, other: Localization) -> bool:
+    """To the byte."""
+    arrays = all(
+        getattr(one.boxes, name).tobytes() == getattr(other.boxes, name).tobytes()
+        for name in ("image", "label", "boxes", "score")
+    )
+    return arrays and all(map(torch.equal, one.state.selection, other.state.selection))
+
+
+def planted_boxes(store: BagStore, shown: np.ndarray) -> np.ndarray:
+    return np.stack([store.bag(index).boxes[place] for index, place in enumerate(shown.tolist())]).astype(np.float64)
+
+
+@pytest.mark.parametrize("method", ["warm-up", "full"])
+def test_what_was_planted_is_found(stores: Stores, method: str) -> None:
+    store, shown, learned = stores
+    found = localize_target(store, store.dataset, learned, SETTINGS, method=method)
+    assert len(found.boxes) == len(store)
+    hits = (found.boxes.boxes == planted_boxes(store, shown)[found.boxes.image]).all(axis=1)
+    assert hits.mean() > 0.8
+    assert [int(label) for label in found.boxes.label] == [store.dataset.tags[image][0] for image in found.boxes.image]
+
+
+def test_the_recommended_settings_find_it_too(stores: Stores) -> None:
+    """Exact unary scores, cosines, both features, geometry, voting; fewer dimensions, as there are few."""
+    store, shown, _ = stores
+    few = {"features": {"dimensions": 12}}
+    source, seen = planted_store(store.path.parent / "other source", bags=60, noise=0.4)
+    transfer = TransferSettings.model_validate(few | {"training": {"steps": 60, "pairs": 8, "lr": 0.01}})
+    learned = learn_source(source, planted_truth(source, seen), transfer)
+    found = localize_target(store, store.dataset, learned, LocalizationSettings.model_validate(few))
+    right = [
+        int(found.state.selection[label][place]) == shown[bag]
+        for label, bags in enumerate(found.positives)
+        for place, bag in enumerate(bags.tolist())
+    ]
+    assert np.mean(right) > 0.7
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_call_twice_gives_the_same(stores: Stores, method: str) -> None:
+    store, _, learned = stores
+    settings = METHODS[method].section(
+        _Run(localization=plain_settings(rounds=1, boxes={"voting_iou": 0.4}))  # type: ignore[arg-type]
+    )
+    one, other = (
+        localize_target(store, store.dataset, learned, settings, method=method)  # type: ignore[arg-type]
+        for _ in range(2)
+    )
+    assert same(one, other)
+
+
+class _Run:
+    """The part of a run's settings that methods read."""
+
+    def __init__(self, localization: LocalizationSettings) -> None:
+        from helpers import plain
+        from pairloc.settings import MiSvmSettings
+
+        self.localization, self.mi_svm = localization, MiSvmSettings(features=plain("class"))
+
+
+def test_learning_twice_gives_the_same_scores(stores: Stores, tmp_path: Path) -> None:
+    source, seen = planted_store(tmp_path / "s", bags=20)
+    one, other = (learn_source(source, planted_truth(source, seen), plain_transfer(steps=10)) for _ in range(2))
+    for name, tensor in one.scores.state_dict().items():
+        assert torch.equal(tensor, other.scores.state_dict()[name])
+
+
+class _Stopped(Exception):
+    """As a killed process."""
+
+
+def test_interrupted_after_any_round_it_goes_on_to_the_same(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _, learned = stores
+    whole = localize_target(store, store.dataset, learned, SETTINGS, checkpoint=tmp_path / "whole")
+    assert (tmp_path / "whole" / STATE).is_file()
+    go_on = Alternation.round
+    for rounds in range(whole.n_iter):
+
+        def stop(self: Alternation, state: State, after: int = rounds) -> State:
+            if state.n_iter >= after:
+                raise _Stopped
+            return go_on(self, state)
+
+        monkeypatch.setattr(Alternation, "round", stop)
+        folder = tmp_path / str(rounds)
+        with pytest.raises(_Stopped):
+            localize_target(store, store.dataset, learned, SETTINGS, checkpoint=folder)
+        counted: list[int] = []
+
+        def count(self: Alternation, state: State, seen: list[int] = counted) -> State:
+            seen.append(state.n_iter)
+            return go_on(self, state)
+
+        monkeypatch.setattr(Alternation, "round", count)
+        assert same(whole, localize_target(store, store.dataset, learned, SETTINGS, checkpoint=folder))
+        assert counted == list(range(rounds, whole.n_iter))
+
+
+def test_some_bags_of_a_store_are_a_target_of_their_own(stores: Stores) -> None:
+    store, _, learned = stores
+    some = list(range(0, 36, 2))
+    tags = store.dataset.subset(some)
+    found = localize_target(store, tags, learned, plain_settings(rounds=0), method="warm-up-unary", indices=some)
+    every = localize_target(store, store.dataset, learned, plain_settings(rounds=0), method="warm-up-unary")
+    place = {image: row for row, image in enumerate(every.boxes.image.tolist())}
+    for image, box in zip(found.boxes.image.tolist(), found.boxes.boxes, strict=True):
+        assert np.array_equal(box, every.boxes.boxes[place[some[image]]])
+
+
+def test_voting_moves_boxes_and_leaves_the_selection(stores: Stores) -> None:
+    store, _, learned = stores
+    plain, voted = (
+        localize_target(
+            store, store.dataset, learned, plain_settings(rounds=0, boxes={"voting_iou": least}), method="warm-up"
+        )
+        for least in (0.0, 0.01)
+    )
+    assert all(map(torch.equal, plain.state.selection, voted.state.selection))
+    assert np.array_equal(plain.boxes.score, voted.boxes.score)
+    assert not np.array_equal(plain.boxes.boxes, voted.boxes.boxes)
+    for row, image in enumerate(plain.boxes.image.tolist()):
+        assert any(np.array_equal(plain.boxes.boxes[row], box) for box in store.bag(image).boxes.astype(np.float64))
+
+
+def test_mistakes_are_told_before_anything_is_read(stores: Stores, tmp_path: Path) -> None:
+    store, _, learned = stores
+    with pytest.raises(InputError, match="there is no method 'best'"):
+        localize_target(store, store.dataset, learned, SETTINGS, method="best")
+    none = Dataset(store.dataset.images, store.dataset.classes, ((),) * len(store))
+    with pytest.raises(InputError, match="no image of the target has a tag"):
+        localize_target(store, none, learned, SETTINGS)
+    write_json(tmp_path / STATE, {})
+    with pytest.raises(InputError, match="is not a state that can be gone on from"):
+        localize_target(store, store.dataset, learned, SETTINGS, checkpoint=tmp_path)
