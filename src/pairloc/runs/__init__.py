@@ -1,0 +1,1 @@
+"""Runs: stages in a folder, resumed where they stopped, with a hash of everything they wrote."""

@@ -1,0 +1,95 @@
+"""The stages of a run, in order, each with what its result depends on; and the check of all names before any work."""
+
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pairloc.bags.features import check_class_features
+from pairloc.detector.backbones import check_backbone
+from pairloc.detector.model import WEIGHTS as PROPOSER
+from pairloc.errors import InputError
+from pairloc.formats.reading import FORMATS
+from pairloc.inference import SOLVERS
+from pairloc.io import sha256
+from pairloc.localization.confidence import FILE as CALIBRATION
+from pairloc.localization.functions import WEIGHTS as TRANSFER
+from pairloc.localization.methods import METHODS, check_method
+from pairloc.runs import stages
+from pairloc.runs.stage import Stage
+from pairloc.scores import PAIR_FUNCTIONS
+from pairloc.settings import RunSettings, Settings
+
+FINE_TUNED = "fine-tuned"  # the one method that trains a network, and so is a stage around the engine
+
+
+def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
+    """The stages of a run by name."""
+    data, learning = settings.data, _key(settings.localization)
+    inputs = [_hash(data.source), _hash(data.target)]
+    prepared = Stage("data", stages.prepare, settings=[_key(data, without=("truth",)), inputs])
+    if weights is not None:
+        files = (f"proposer/{PROPOSER}", f"transfer/{TRANSFER}", f"calibration/{CALIBRATION}")
+        known = [sha256(weights / file) if (weights / file).is_file() else "" for file in files]
+        found = [prepared, Stage("bags", stages.extract_bags, ("data",), [_key(settings.extract), known])]
+        before: tuple[str, ...] = ("bags",)
+    else:
+        transfer = _key(settings.transfer)
+        found = [
+            prepared,
+            Stage("proposer", stages.train_proposer, ("data",), _key(settings.proposer), results=(PROPOSER,)),
+            Stage(
+                "bags", stages.extract_bags, ("data", "proposer"), [_key(settings.extract), settings.transfer.images]
+            ),
+            Stage("transfer", stages.learn_scores, ("bags",), transfer, results=(TRANSFER,)),
+            Stage("calibration", stages.calibrate_confidence, ("bags",), [transfer, learning]),
+        ]
+        before = ("bags", "transfer", "calibration")
+    for method in settings.methods:
+        if method == FINE_TUNED:
+            own = _key(settings.fine_tune)
+            found.append(Stage(method, stages.fine_tune, ("full",), own, results=stages.RESULTS))
+        else:
+            work = partial(stages.run_method, method)
+            own = _key(METHODS[method].section(settings))
+            found.append(Stage(method, work, before, own, results=stages.RESULTS))
+    every = ("data", "bags", *settings.methods)
+    found.append(Stage("evaluation", stages.evaluate, every, _hash(data.truth), kept=False))
+    found.append(Stage("report", stages.report, (*every, "evaluation"), kept=False, publishes=stages.PUBLISHED))
+    return {stage.name: stage for stage in found}
+
+
+def check_names(settings: RunSettings) -> None:
+    """Raise an InputError if a solver, pair score, feature, backbone, format or method is not known."""
+    for method in settings.methods:
+        if method != FINE_TUNED:
+            check_method(method)
+    _known("localization.solver.name", settings.localization.solver.name, SOLVERS)
+    _known("localization.pairs.kind", settings.localization.pairs.kind, PAIR_FUNCTIONS)
+    _known("transfer.pairs.kind", settings.transfer.pairs.kind, PAIR_FUNCTIONS)
+    for key in ("source_format", "target_format"):
+        _known(f"data.{key}", getattr(settings.data, key), {"auto": "", **FORMATS})
+    check_class_features(settings.extract.class_features)
+    if settings.weights is None:
+        check_backbone(settings.proposer.backbone)
+
+
+def _known(key: str, name: str, registry: Any) -> None:
+    if name not in registry:
+        raise InputError(f"{key}: there is no {name!r}; known are {', '.join(registry)}")
+
+
+def _key(settings: Settings, without: tuple[str, ...] = ()) -> Any:
+    return {name: value for name, value in settings.cache_key().items() if name not in without}
+
+
+def _hash(path: Path | None) -> str:
+    """What an input is recognised by: a file by its content, a folder by the names, sizes and times of its files."""
+    if path is None or not path.exists():
+        return str(path)
+    if path.is_file():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    listed = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
