@@ -1,4 +1,4 @@
-"""Extraction: pictures a second, memory for ten times the pictures, and which class features are worth their cost.
+"""Extraction: images a second, memory for ten times the images, and which class features are worth their cost.
 
     .venv/bin/python benchmarks/bags.py PROPOSER SOURCE.json IMAGES [--count 1000] [--device cpu]
 
@@ -8,7 +8,6 @@ neighbour by cosine, in another image, is of the same class.
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pairloc.bags.features import feature_extractor
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.detector.reading import load_picture
 from pairloc.formats.reading import read_annotated
+from pairloc.platform import peak_memory
 from pairloc.settings import ExtractSettings
 
 Row = dict[str, object]
@@ -65,22 +65,22 @@ def apart(arguments: argparse.Namespace, count: int) -> Row:
 
 
 def extraction(arguments: argparse.Namespace, count: int) -> Row:
-    """Pictures a second and peak memory for so many pictures (taken again from the start where there are fewer)."""
+    """Images a second and peak memory for so many images (taken again from the start where there are fewer)."""
     dataset, _ = read_annotated(arguments.data, images=arguments.images)
     some = dataset.subset([index % len(dataset) for index in range(count)])
     settings = ExtractSettings(batch=arguments.batch, workers=arguments.workers)
     with tempfile.TemporaryDirectory() as folder:
-        warm = dataset.subset(range(2 * arguments.batch))
+        warm = dataset.subset(range(min(2 * arguments.batch, len(dataset))))
         extract(warm, arguments.proposer, Path(folder) / "warm", settings, device=arguments.device)
         start = time.perf_counter()
         extract(some, arguments.proposer, Path(folder) / "store", settings, device=arguments.device)
         seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return {"what": "extract, B=100", "pictures": count, "pictures/s": count / seconds, "peak GB": peak}
+    peak = (peak_memory() or 0) / 1e9
+    return {"what": "extract, B=100", "images": count, "images/s": count / seconds, "peak GB": peak}
 
 
 def quality(arguments: argparse.Namespace, name: str) -> Row:
-    """Nearest-neighbour accuracy of class features on true boxes, and what they cost at 100 boxes a picture."""
+    """Nearest-neighbour accuracy of class features on true boxes, and what they cost at 100 boxes an image."""
     dataset, truth = read_annotated(arguments.data, images=arguments.images)
     extractor = feature_extractor(name, arguments.device)
     features, labels, images = [], [], []
@@ -88,9 +88,9 @@ def quality(arguments: argparse.Namespace, name: str) -> Row:
         own = large(truth.of_image(index))
         if not len(own):
             continue
-        picture = load_picture(dataset.path(index)).to(arguments.device).float() / 255
+        image = load_picture(dataset.path(index)).to(arguments.device).float() / 255
         boxes = torch.from_numpy(own.boxes).float().to(arguments.device)
-        features.append(extractor([picture], [boxes])[0].float().cpu())
+        features.append(extractor([image], [boxes])[0].float().cpu())
         labels += own.label.tolist()
         images += [index] * len(own)
     table = torch.nn.functional.normalize(torch.cat(features), dim=1)
@@ -98,11 +98,11 @@ def quality(arguments: argparse.Namespace, name: str) -> Row:
     at = torch.tensor(images)
     similarity[at[:, None] == at] = -2
     right = torch.tensor(labels)[similarity.argmax(dim=1)] == torch.tensor(labels)
-    many = torch.rand(100, 4).sort(dim=1).values.to(arguments.device) * picture.shape[1]
+    many = torch.rand(100, 4).sort(dim=1).values.to(arguments.device) * image.shape[1]
     times = []
     for _ in range(6):
         start = time.perf_counter()
-        extractor([picture], [many])
+        extractor([image], [many])
         if arguments.device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
@@ -111,7 +111,7 @@ def quality(arguments: argparse.Namespace, name: str) -> Row:
         "what": name,
         "boxes": len(labels),
         "same class": float(np.mean(per_class)),
-        "ms a picture": 1000 * sorted(times)[2],
+        "ms an image": 1000 * sorted(times)[2],
     }
 
 

@@ -5,17 +5,18 @@
 Needs torch, triton and numpy alone. Prints the largest differences; exit status 1 where one is too large.
 """
 
+import argparse
 import itertools
 import sys
 
 import numpy as np
 import torch
 
-from pairloc.inference import SOLVERS, relocalize, solve_batch
+from pairloc.inference import SOLVERS, ClassProblem, solve_batch
 from pairloc.inference.batch import Batch, Options
 from pairloc.inference.planted import planted_bags, planted_problem
 from pairloc.inference.trws import trws
-from pairloc.scores import PairScorer, RelationScores
+from pairloc.scores import PAIR_FUNCTIONS, PairScorer, RelationScores
 
 
 def trws_difference(labels: int) -> float:
@@ -33,12 +34,10 @@ def trws_difference(labels: int) -> float:
     return float(max((bounds[0] - bounds[1]).abs().max(), (energies[0] - energies[1]).abs().max()))
 
 
-def pair_difference(m: int, b: int, d: int, variant: str) -> float:
+def pair_difference(m: int, b: int, d: int, kind: str) -> float:
     """Blocks and sums of pair scores, of their standard deviation."""
     torch.manual_seed(m * b * d)
-    relation = RelationScores(d, variant=variant)  # type: ignore[arg-type]
-    relation(torch.randn(8, 4, d), torch.randn(8, 4, d))
-    relation.eval()
+    relation = PAIR_FUNCTIONS[kind](d).eval()
     features = torch.randn(m, b, d)
     left, right = torch.randint(0, m, (7,)), torch.randint(0, m, (7,))
     picks = torch.randint(0, m, (min(m, 50),)), torch.randint(0, b, (min(m, 50),)), torch.randn(min(m, 50))
@@ -71,22 +70,25 @@ def selections_differ() -> float:
     for device in ("cpu", "cuda"):
         scorer = PairScorer(relation.to(device), torch.from_numpy(features).float().to(device))
         scores = torch.from_numpy(unary).float().to(device)
-        found.append(relocalize(scores, scorer, alpha=20.0, k=8).selection.cpu())
+        found.append(ClassProblem(scores, scorer, alpha=20.0).solve(k=8).selection.cpu())
     return float((found[0] != found[1]).double().mean())
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("there is no GPU here")
     checks = [(f"TRW-S, {labels} labels", trws_difference(labels), 1e-4) for labels in (1, 7, 100, 300)]
     for solver in SOLVERS:
         for dtype in (torch.float32, torch.float64):
             checks.append((f"{solver}, {dtype}", solver_difference(solver, dtype), 1e-3))
-    for m, b, d, variant in (
-        (3, 1, 1, "paper"),
-        (5, 7, 33, "paper"),
-        (64, 100, 256, "paper"),
-        (9, 65, 100, "released"),
+    for m, b, d, kind in (
+        (3, 1, 1, "relation"),
+        (5, 7, 33, "relation"),
+        (64, 100, 256, "relation"),
+        (9, 65, 100, "cosine"),
     ):
-        checks.append((f"pair scores, {m} bags of {b}, d={d}, {variant}", pair_difference(m, b, d, variant), 1e-3))
+        checks.append((f"pair scores, {m} bags of {b}, d={d}, {kind}", pair_difference(m, b, d, kind), 1e-3))
     checks.append(("re-localization, bags that differ", selections_differ(), 0.02))
     for name, difference, limit in checks:
         print(f"{name:50} {difference:10.2e} {'ok' if difference <= limit else 'TOO LARGE'}")

@@ -10,7 +10,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,25 +20,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pairloc.inference import SOLVERS, Problem, Solution, relocalize, solve, solve_batch
+from pairloc.inference import SOLVERS, ClassProblem, Problem, Solution, solve, solve_batch
 from pairloc.inference.batch import Batch, Options
 from pairloc.inference.planted import planted_bags, planted_problem
 from pairloc.inference.trws import trws
 
 T = TypeVar("T")
 CPP_SECONDS = 0.047  # Kolmogorov's C++, one core, double precision: 100 iterations of K=8, B=100
+SIZES = ((4, 20, 0.8), (8, 20, 0.8), (8, 100, 0.6), (8, 100, 0.8), (16, 50, 0.8), (8, 100, 1.2))  # of planted problems
 COPY_RATE = 4.15e12  # bytes/s, an H200 copying in its own memory
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figure", type=Path, help="draw energy against time into this file")
+    parser.add_argument("--tiny", action="store_true", help="the smallest sizes alone: does it run?")
     arguments = parser.parse_args()
+    if arguments.tiny:
+        print(json.dumps({"epochs": epochs(20, 10), "solvers": solvers(SIZES[:1])}).replace("Infinity", "null"))
+        return
     results: dict[str, object] = {"threads": torch.get_num_threads(), "cpu": cpu_speed()}
     if torch.cuda.is_available():
         results["gpu"] = gpu_speed()
-    results["epochs"] = epochs()
-    results["solvers"] = solvers()
+    results["epochs"] = epochs(600, 100)
+    results["solvers"] = solvers(SIZES)
     print(json.dumps(results).replace("Infinity", "null"))
     if arguments.figure:
         draw(arguments.figure)
@@ -116,18 +121,18 @@ class Similarity:
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairScores`."""
         scores = 8 * self.features[bags] @ self.features[chosen_bags, chosen].T - 4  # (n, B, m)
-        apart = (bags[:, None] != chosen_bags) * weights  # (n, m)
-        return torch.einsum("nbm,nm->nb", scores, apart.to(scores.dtype))
+        scores = scores * (bags[:, None] != chosen_bags)[:, None]
+        return torch.einsum("nbm,m...->...nb", scores, weights.to(scores.dtype))
 
 
-def epochs() -> list[dict[str, object]]:
-    """ICM over 600 bags of 100 proposals from a random start: an epoch costs the bags that change."""
-    unary, features, _ = planted_bags(600, 100, np.random.default_rng(0))
+def epochs(bags: int, proposals: int) -> list[dict[str, object]]:
+    """ICM over the bags of a class from a random start: an epoch costs the bags that change."""
+    unary, features, _ = planted_bags(bags, proposals, np.random.default_rng(0))
     scores = Similarity(torch.from_numpy(features).float())
-    history = relocalize(torch.from_numpy(unary).float(), scores, init="random", alpha=4.0, epochs=20).history
+    history = ClassProblem(torch.from_numpy(unary).float(), scores, alpha=4.0).solve("random", epochs=20).history
     rows: list[dict[str, object]] = []
     before = 0.0
-    print("\nICM, 600 bags of 100 proposals, from a random start:")
+    print(f"\nICM, {bags} bags of {proposals} proposals, from a random start:")
     print(f"  {'epoch':>5} {'changed bags':>12} {'pair scores':>14} {'seconds':>8} {'energy':>12}")
     for step in history:
         seconds, before = step.seconds - before, step.seconds
@@ -136,21 +141,14 @@ def epochs() -> list[dict[str, object]]:
     return rows
 
 
-def solvers() -> list[dict[str, object]]:
+def solvers(sizes: Sequence[tuple[int, int, float]]) -> list[dict[str, object]]:
     """Every solver on planted problems of several sizes: mean energy above the optimum, bound below it, seconds."""
     rows: list[dict[str, object]] = []
     print("\nsolver x size, 10 planted problems each, against the best labelling 'exact' found (*: certified for all):")
     print(
         f"  {'nodes x labels, spread':24} {'solver':12} {'energy gap':>11} {'bound gap':>10} {'certified':>9} {'ms':>9}"
     )
-    for nodes, labels, spread in (
-        (4, 20, 0.8),
-        (8, 20, 0.8),
-        (8, 100, 0.6),
-        (8, 100, 0.8),
-        (16, 50, 0.8),
-        (8, 100, 1.2),
-    ):
+    for nodes, labels, spread in sizes:
         generator = np.random.default_rng(nodes * labels)
         problems = [planted_problem(nodes, labels, generator, spread=spread)[0] for _ in range(10)]
         optima = [solve(problem, "exact", iterations=500) for problem in problems]

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from pairloc.bags.reduction import Reduction
 from pairloc.bags.tensors import Bags
-from pairloc.inference.relocalize import relocalize
+from pairloc.inference import ClassProblem
 from pairloc.localization.functions import TransferScores
 from pairloc.localization.retrain import retrain
 from pairloc.localization.target import Target, fold_of_bags
 from pairloc.scores.pairs import PairScorer
 from pairloc.scores.relation import RelationScores
-from pairloc.settings import LearningSettings, TransferSettings
+from pairloc.settings import FeatureSettings, LocalizationSettings, PairSettings, TransferSettings
 
 CLASSES, BAGS, K, FOLDS = 100, 650, 8, 10
 LOOKS = 16  # dimensions that tell classes apart, and as many that tell objects from noise
@@ -95,7 +95,7 @@ def measure(bags: int, transfer: TransferScores, arguments: argparse.Namespace) 
             scores = PairScorer(transfer.relation, features)
             del features
             clock.lap("projection")
-            found = relocalize(unary, scores, k=K, epochs=2, seed=label)
+            found = ClassProblem(unary, scores).solve(k=K, epochs=2, seed=label)
             clock.lap("mini-problems and ICM")
             begun, *steps = found.history
             first = 2 * unary.numel() * bags  # the sums ICM starts from
@@ -137,12 +137,20 @@ def retraining(
     tagged = torch.zeros(count, classes, dtype=torch.bool)
     tagged[torch.arange(count), torch.arange(count) // m] = True
     positives = tuple(torch.arange(label * m, (label + 1) * m) for label in range(classes))
-    target = Target(bags, bags, tuple(map(str, range(classes))), positives, tagged)
-    settings = LearningSettings(steps=arguments.steps, pairs=arguments.pairs, folds=FOLDS, looks=4)
+    target = Target(bags, tuple(map(str, range(classes))), positives, tagged, lambda: bags)
+    settings = LocalizationSettings.model_validate(
+        {
+            "folds": FOLDS,
+            "energy": {"lambda1": 0.5, "lambda2": 0.5},
+            "unary": {"fit": "sampled"},
+            "pairs": {"kind": "relation"},
+            "training": {"steps": arguments.steps, "pairs": arguments.pairs},
+        }
+    )
     fold = fold_of_bags(target, FOLDS, 0)
     clock.lap("set up")
     for held in range(FOLDS):
-        retrain(target, tuple(selection), settings, allowed=fold != held, seed=held)
+        retrain(target, tuple(selection), settings, settings.energy, allowed=fold != held, seed=held)
         clock.lap("folds")
     return sum(clock.seconds.values()), clock.seconds["folds"] / FOLDS
 
@@ -163,7 +171,8 @@ def planted(bags: int, proposals: int, d: int, label: int, device: str) -> tuple
 def known(d: int, device: str) -> TransferScores:
     """Transfer scores that know how objects were planted: two look alike where their looks have the same signs."""
     reduction = Reduction(torch.zeros(d), torch.eye(d))
-    scores = TransferScores(reduction, TransferSettings())
+    plain = FeatureSettings(kind="transfer", dimensions=0, geometry=False)
+    scores = TransferScores(reduction, TransferSettings(features=plain, pairs=PairSettings(kind="relation")))
     for parameter in scores.parameters():
         parameter.zero_()
     assert isinstance(scores.relation, RelationScores)

@@ -106,10 +106,14 @@ def double(relation: RelationScores) -> RelationScores:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="the smallest sizes alone, on the CPU: does it run?")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (it takes a minute)")
-    compiled = [] if parser.parse_args().no_compile else ["compiled"]
+    arguments = parser.parse_args()
+    compiled = [] if arguments.no_compile or arguments.tiny else ["compiled"]
     print(f"{'':5} {'d':>5} {'B':>4} {'variant':24} {'M pairs/s':>10} {'error/std':>10}  of the limit")
-    if torch.cuda.is_available():
+    if arguments.tiny:
+        rows = measure("cpu", 8, 6, 4, 4, ["eager"])
+    elif torch.cuda.is_available():
         rows = measure("cuda", 1536, 300, 256, 256, ["eager", *compiled, "triton"])
         rows += measure("cuda", 1024, 100, 256, 2048, ["eager", *compiled, "triton"])
     else:

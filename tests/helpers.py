@@ -274,7 +274,7 @@ def plain_settings(**changes: object) -> LocalizationSettings:
         "training": {"steps": 40, "pairs": 8, "lr": 0.01},
         "boxes": {"voting_iou": 0.0},
     }
-    values: dict[str, object] = {"rounds": 2, "folds": 3} | base
+    values: dict[str, object] = {"rounds": 2, "folds": 3, **base}
     for name, change in changes.items():
         values[name] = base.get(name, {}) | change if isinstance(change, dict) else change
     return LocalizationSettings.model_validate(values)

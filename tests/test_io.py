@@ -1,11 +1,40 @@
+import ast
 import json
 import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from pydantic import BaseModel, ConfigDict
 
+from pairloc import io
 from pairloc.errors import InputError, shown
-from pairloc.io import MANIFEST, output_folder, read_json, read_text, read_xml, sha256
+from pairloc.io import (
+    MANIFEST,
+    copy_file,
+    damaged,
+    files_in,
+    ledger,
+    output_folder,
+    read_json,
+    read_model,
+    read_text,
+    read_xml,
+    refuse_links,
+    refuse_other_work,
+    replacing,
+    sha256,
+    write_array,
+    write_bytes,
+    write_json,
+    write_tensors,
+    write_text,
+)
+
+SOURCE = Path(io.__file__).parent
 
 
 @pytest.mark.parametrize(
@@ -159,3 +188,291 @@ def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe.json", Path("/dev/zero")):
         with pytest.raises(InputError, match="not an ordinary file"):
             read_json(path)
+
+
+def write_copy(path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "source")
+        source.write_text("content")
+        copy_file(source, path)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "bytes": lambda path: write_bytes(path, b"content"),
+    "text": lambda path: write_text(path, "content"),
+    "json": lambda path: write_json(path, {"a": [1]}),
+    "array": lambda path: write_array(path, np.arange(3)),
+    "tensors": lambda path: write_tensors(path, {"a": torch.arange(3)}),
+    "copy": write_copy,
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_link_is_replaced_and_never_followed(tmp_path: Path, writer: str) -> None:
+    (tmp_path / "thesis.txt").write_text("years")
+    for name, target in (("one", "thesis.txt"), ("other", "not there")):
+        link = tmp_path / name
+        link.symlink_to(tmp_path / target)
+        WRITERS[writer](link)
+        assert link.is_file()
+        assert not link.is_symlink()
+    assert (tmp_path / "thesis.txt").read_text() == "years"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other", "thesis.txt"]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_long_name_and_a_new_folder_are_no_trouble(tmp_path: Path, writer: str) -> None:
+    path = tmp_path / "new" / "folder" / ("ö" * 125)  # 250 bytes; a system allows 255
+    WRITERS[writer](path)
+    assert path.stat().st_size > 0
+    assert len(list(path.parent.iterdir())) == 1
+
+
+def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("before")
+    with replacing(path) as partial:
+        partial.write_text("after")
+        assert path.read_text() == "before"
+    assert path.read_text() == "after"
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, InputError])
+def test_an_exception_leaves_nothing_behind(tmp_path: Path, error: type[BaseException]) -> None:
+    (tmp_path / "x").write_text("before")
+    with pytest.raises(error), replacing(tmp_path / "x") as partial:
+        partial.write_text("half")
+        raise error
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_text() == "before"
+
+
+def test_a_temporary_name_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years")
+    with replacing(tmp_path / "x") as partial:
+        partial.write_text("old")
+    partial.symlink_to(tmp_path / "thesis.txt")  # somebody knows the name it will have again
+    write_text(tmp_path / "x", "new")
+    assert (tmp_path / "thesis.txt").read_text() == "years"
+    assert (tmp_path / "x").read_text() == "new"
+    assert not (tmp_path / "x").is_symlink()
+
+
+def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder" / "in it").mkdir(parents=True)
+    for path in (tmp_path / "file" / "below a file", tmp_path / "folder"):
+        with pytest.raises(InputError, match="cannot be written") as caught:
+            write_text(path, "new")
+        assert str(path) in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_numbers_that_json_has_not_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x", {"a": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_is_of_one_spelling(tmp_path: Path) -> None:
+    write_json(tmp_path / "x", {"b": "dög", "a": [1, 2]})
+    assert (tmp_path / "x").read_bytes() == '{"b":"dög","a":[1,2]}\n'.encode()
+
+
+def test_a_ledger_notices_a_flipped_byte_a_missing_file_and_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    for name in ("a", "b", "c", "sub/d", ".hidden", ".sub/e"):
+        write_text(folder / name, f"the content of {name}")
+    hashes = ledger(folder)
+    assert list(hashes) == files_in(folder) == ["a", "b", "c", "sub/d"]
+    assert damaged(folder, hashes) == []
+    content = bytearray((folder / "a").read_bytes())
+    content[3] ^= 1
+    (folder / "a").write_bytes(content)
+    (folder / "b").unlink()
+    (folder / "c").rename(tmp_path / "c")
+    (folder / "c").symlink_to(tmp_path / "c")  # of the same content
+    assert damaged(folder, hashes) == [
+        f"{folder / 'a'}: is not what was written",
+        f"{folder / 'b'}: is gone",
+        f"{folder / 'c'}: is gone",
+    ]
+
+
+def test_links_below_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "sub" / "deep").mkdir(parents=True)
+    (tmp_path / "sub" / "x").write_text("x")
+    refuse_links(tmp_path)
+    refuse_links(tmp_path / "not there")
+    for link, target in (
+        (tmp_path / "sub" / "deep" / "file", tmp_path / "sub" / "x"),
+        (tmp_path / "folder", tmp_path / "sub"),
+        (tmp_path / ".hidden", tmp_path / "nowhere"),
+    ):
+        link.symlink_to(target)
+        with pytest.raises(InputError, match=f"{link.name}: is a symbolic link; remove it"):
+            refuse_links(tmp_path)
+        link.unlink()
+
+
+def test_other_work_in_a_folder_is_refused(tmp_path: Path) -> None:
+    def ours(folder: Path) -> bool:
+        return (folder / "ours").is_file()
+
+    refuse_other_work(tmp_path / "new", ours)
+    (tmp_path / "folder").mkdir()
+    refuse_other_work(tmp_path / "folder", ours)
+    (tmp_path / "folder" / ".lock").write_text("")
+    refuse_other_work(tmp_path / "folder", ours)  # hidden files are nobody's work
+    (tmp_path / "folder" / "thesis.txt").write_text("years")
+    with pytest.raises(InputError, match=r"already holds other work \(thesis.txt\); name another output folder"):
+        refuse_other_work(tmp_path / "folder", ours)
+    (tmp_path / "folder" / "ours").write_text("")
+    refuse_other_work(tmp_path / "folder", ours)
+    with pytest.raises(InputError, match="is a file; the output needs a folder"):
+        refuse_other_work(tmp_path / "folder" / "ours", ours)
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    sides: tuple[int, int]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1, 2]", "Input should be a valid dictionary"),
+        ("3", "Input should be a valid dictionary"),
+        ('{"name": "x"}', "sides: Field required"),
+        ('{"name": "x", "sides": [1]}', "sides.1: Field required"),
+        ('{"name": 5, "sides": [1, 2]}', "name: Input should be a valid string, not 5"),
+        ('{"name": "x", "sides": [1, 2], "more": 1}', "more: Extra inputs are not permitted"),
+        (
+            '{"name": ' + json.dumps("x" * 10_000) + ', "sides": ["' + "y" * 10_000 + '", 2]}',
+            "sides.0: Input should be",
+        ),
+    ],
+)
+def test_a_file_of_another_shape_is_one_sentence(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_model(tmp_path / "x.json", Shape)
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path / 'x.json'}: ")
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert len(said) < len(str(tmp_path)) + 200
+
+
+def test_a_file_of_the_right_shape_is_read(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"name": "x", "sides": [1, 2]})
+    assert read_model(tmp_path / "x.json", Shape) == Shape(name="x", sides=(1, 2))
+
+
+def writing_calls(file: Path) -> Iterator[str]:
+    """The calls in a module that open, write or save a file by themselves."""
+    tree = ast.parse(file.read_text())
+    in_memory = set(_buffers(tree))
+    draws = any(name.split(".")[0] == "PIL" for name in _imported(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _writes(node, in_memory, draws):
+            yield f"{file.relative_to(SOURCE.parent)}:{node.lineno}: {ast.unparse(node)[:100]}"
+
+
+def _writes(call: ast.Call, in_memory: set[str], draws: bool) -> bool:
+    called = call.func
+    method = isinstance(called, ast.Attribute)
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    owner = ast.unparse(called.value).split(".")[-1] if isinstance(called, ast.Attribute) else ""
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    to_memory = bool(arguments) and ast.unparse(arguments[0]) in in_memory
+    match name:
+        case "open" | "fdopen":
+            texts = [own.value for own in arguments if isinstance(own, ast.Constant) and isinstance(own.value, str)]
+            flags = any(flag in ast.unparse(call) for flag in ("O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND"))
+            return flags or any(set(text) <= set("rwaxbtU+") and set(text) & set("wax+") for text in texts)
+        case "write_text" | "write_bytes" | "touch":
+            return method and owner != "io"  # those of pairloc.io are called by their bare names
+        case "save_file" | "copyfile" | "copy2" | "copytree" | "move" | "savetxt" | "tofile":
+            return True
+        case "copy":
+            return owner == "shutil"
+        case "savefig" | "savez" | "savez_compressed":
+            return not to_memory
+        case "save":
+            return not to_memory and (owner in ("np", "numpy", "torch") or draws)
+    return False
+
+
+def _buffers(tree: ast.AST) -> Iterator[str]:
+    """The names of what is written to in memory, and looks like a file."""
+    for node in ast.walk(tree):
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(node, ast.Assign):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            names = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else node.targets
+            pairs = list(zip(names, values, strict=False))
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            pairs = [(node.optional_vars, node.context_expr)]
+        for target, value in pairs:
+            if isinstance(value, ast.Call) and ast.unparse(value.func).split(".")[-1] in ("BytesIO", "StringIO"):
+                yield ast.unparse(target)
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+OPENED = {"pairloc/cli/__init__.py: os.open(os.devnull, os.O_WRONLY)"}  # what is no file
+
+
+def test_nothing_but_io_writes_files() -> None:
+    """Everything goes through `replacing`: whole or not at all, and never through a link."""
+    files = [file for file in sorted(SOURCE.rglob("*.py")) if file != SOURCE / "io.py"]
+    found = [line for file in files for line in writing_calls(file)]
+    assert not [line for line in found if _without_line(line) not in OPENED], "\n".join(["", *found])
+
+
+def _without_line(line: str) -> str:
+    file, _, call = line.split(":", 2)
+    return f"{file}:{call}"
+
+
+def test_the_search_for_writing_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(list(writing_calls(SOURCE / "io.py"))) >= 4
+    monkeypatch.setitem(globals(), "SOURCE", tmp_path / "pairloc")
+    bad = """
+open(path, "w")
+open(path, mode="ab")
+path.open("r+b")
+path.open(mode="x")
+os.open(path, os.O_WRONLY | os.O_CREAT)
+path.write_text("x")
+(folder / "x").write_bytes(b"x")
+np.save(path, array)
+save_file(tensors, path)
+shutil.copyfile(one, other)
+figure.savefig(path)
+image.save(path)
+"""
+    good = """
+open(path)
+path.open("rb")
+Image.open(path, formats=FORMATS)
+write_text(path, "wax")
+io.write_bytes(path, b"x")
+stream, other = io.BytesIO(), 1
+figure.savefig(stream)
+image.save(stream, "JPEG")
+copy.copy(thing)
+"""
+    for text, expected in ((bad, 12), (good, 0)):
+        file = tmp_path / "pairloc" / "x.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("from PIL import Image" + text)
+        assert len(list(writing_calls(file))) == expected

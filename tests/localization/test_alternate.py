@@ -10,6 +10,7 @@ from helpers import found_share, plain_settings, plain_transfer, planted_scores
 from pairloc.localization.alternate import Alternation, State
 from pairloc.localization.class_view import ClassView
 from pairloc.localization.functions import TransferScores
+from pairloc.localization.retrain import retrain
 from pairloc.localization.target import Target
 from pairloc.settings import LocalizationSettings
 
@@ -96,3 +97,24 @@ def test_every_half_step_is_noted(planted: Planted) -> None:
     assert state.history[0].changed == sum(map(len, target.positives))
     assert all(any(f"round {number}, {step}" in line for line in lines) for number, step in steps)
     assert torch.equal(kept[0].fold, state.fold)
+
+
+def test_every_fold_is_selected_by_scores_that_never_saw_it(planted: Planted) -> None:
+    """Re-training leaves a fold out, and that fold is selected by what was learned without it."""
+    target, _, transfer = planted
+    settings = plain_settings(folds=3, seed=2)
+    energy = settings.energy.without_pairs()
+    loop = Alternation(target, transfer, settings, energy)
+    warm = loop.warm_up()
+    trained = loop.retrain(warm, 1)
+    for fold, own in enumerate(trained.scores):
+        seed = settings.seed + 1000 + fold
+        alone, _ = retrain(target, warm.selection, settings, energy, allowed=warm.fold != fold, seed=seed)
+        for name, tensor in alone.state_dict().items():
+            assert torch.equal(tensor, own.state_dict()[name]), name
+    for label, chosen in enumerate(loop.relocalize(trained, 1).selection):
+        folds = warm.fold[target.positives[label]]
+        view = ClassView(target, transfer, label, settings, energy)
+        for fold, own in enumerate(trained.scores):
+            best = view.unary(own).argmax(dim=1)
+            assert torch.equal(chosen[folds == fold], best[folds == fold])

@@ -16,7 +16,7 @@ from pairloc.localization.engine import learn_source, localize_target
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.result import Localization
-from pairloc.settings import LocalizationSettings, TransferSettings
+from pairloc.settings import LocalizationSettings, MiSvmSettings, RunSettings, TransferSettings
 
 SETTINGS = plain_settings(rounds=2, pairs={"kind": "cosine"})
 Stores = tuple[BagStore, np.ndarray, Learned]
@@ -74,56 +74,46 @@ def test_the_recommended_settings_find_it_too(stores: Stores) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_call_twice_gives_the_same(stores: Stores, method: str) -> None:
     store, _, learned = stores
-    settings = METHODS[method].section(
-        _Run(localization=plain_settings(rounds=1, boxes={"voting_iou": 0.4}))  # type: ignore[arg-type]
+    own = plain_settings(rounds=1, boxes={"voting_iou": 0.4})
+    run = RunSettings.model_validate(
+        {"data": {"scenes": {}}, "localization": own, "mi_svm": {"features": own.features}}
     )
-    one, other = (
-        localize_target(store, store.dataset, learned, settings, method=method)  # type: ignore[arg-type]
-        for _ in range(2)
-    )
+    settings = METHODS[method].section(run)
+    assert isinstance(settings, LocalizationSettings | MiSvmSettings)
+    one, other = (localize_target(store, store.dataset, learned, settings, method=method) for _ in range(2))
     assert same(one, other)
 
 
-class _Run:
-    """The part of a run's settings that methods read."""
-
-    def __init__(self, localization: LocalizationSettings) -> None:
-        from helpers import plain
-        from pairloc.settings import MiSvmSettings
-
-        self.localization, self.mi_svm = localization, MiSvmSettings(features=plain("class"))
-
-
-def test_learning_twice_gives_the_same_scores(stores: Stores, tmp_path: Path) -> None:
+def test_learning_twice_gives_the_same_scores(tmp_path: Path) -> None:
     source, seen = planted_store(tmp_path / "s", bags=20)
     one, other = (learn_source(source, planted_truth(source, seen), plain_transfer(steps=10)) for _ in range(2))
     for name, tensor in one.scores.state_dict().items():
         assert torch.equal(tensor, other.scores.state_dict()[name])
 
 
-class _Stopped(Exception):
+class _StoppedError(Exception):
     """As a killed process."""
 
 
-def test_interrupted_after_any_round_it_goes_on_to_the_same(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, _, learned = stores
-    whole = localize_target(store, store.dataset, learned, SETTINGS, checkpoint=tmp_path / "whole")
+def test_interrupted_after_any_round_it_goes_on_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rough = plain_settings(rounds=3)
+    store, shown = planted_store(tmp_path / "store", bags=45, noise=0.9)  # does not settle at once
+    learned = learn_source(store, planted_truth(store, shown), plain_transfer())
+    whole = localize_target(store, store.dataset, learned, rough, checkpoint=tmp_path / "whole")
     assert (tmp_path / "whole" / STATE).is_file()
-    assert whole.n_iter == 2
+    assert whole.n_iter == 3
     go_on = Alternation.round
     for rounds in range(whole.n_iter):
 
         def stop(self: Alternation, state: State, after: int = rounds) -> State:
             if state.n_iter >= after:
-                raise _Stopped
+                raise _StoppedError
             return go_on(self, state)
 
         monkeypatch.setattr(Alternation, "round", stop)
         folder = tmp_path / str(rounds)
-        with pytest.raises(_Stopped):
-            localize_target(store, store.dataset, learned, SETTINGS, checkpoint=folder)
+        with pytest.raises(_StoppedError):
+            localize_target(store, store.dataset, learned, rough, checkpoint=folder)
         counted: list[int] = []
 
         def count(self: Alternation, state: State, seen: list[int] = counted) -> State:
@@ -131,7 +121,7 @@ def test_interrupted_after_any_round_it_goes_on_to_the_same(
             return go_on(self, state)
 
         monkeypatch.setattr(Alternation, "round", count)
-        assert same(whole, localize_target(store, store.dataset, learned, SETTINGS, checkpoint=folder))
+        assert same(whole, localize_target(store, store.dataset, learned, rough, checkpoint=folder))
         assert counted == list(range(rounds, whole.n_iter))
 
 

@@ -73,7 +73,9 @@ def test_scores_come_back_from_disk(tmp_path: Path) -> None:
     settings = changed("features", dimensions=5)
     bags = Bags(store, settings.features)
     labels = label_proposals(bags, *planted_truth(store, shown), SETTINGS)
-    scores, _ = learn_transfer(bags, labels, changed("training", steps=5).model_copy(update={"features": settings.features}))
+    scores, _ = learn_transfer(
+        bags, labels, changed("training", steps=5).model_copy(update={"features": settings.features})
+    )
     scores.save(tmp_path / "t")
     again = TransferScores.load(tmp_path / "t")
     features = bags.features(torch.arange(4))

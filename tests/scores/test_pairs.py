@@ -52,9 +52,7 @@ CASES = [(backend, *shape) for backend in BACKENDS for shape in (SHAPES[1:2] if 
 
 @pytest.mark.parametrize(("backend", "m", "b", "d", "variant"), CASES)
 @pytest.mark.parametrize("memory", [1, 1 << 30])
-def test_blocks_and_sums_equal_the_loop(
-    backend: str, m: int, b: int, d: int, variant: str, memory: int
-) -> None:
+def test_blocks_and_sums_equal_the_loop(backend: str, m: int, b: int, d: int, variant: str, memory: int) -> None:
     relation, features = made(m, b, d, classes=2, variant=variant)
     table = slow_table(relation, features, label=1)
     scorer = PairScorer(relation, features, label=1, backend=backend, memory=memory)  # type: ignore[arg-type]

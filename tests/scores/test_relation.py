@@ -28,9 +28,7 @@ def network(d: int, classes: int, seed: int) -> RelationScores:
     st.integers(1, 3),
     st.integers(0, 99),
 )
-def test_all_pairs_equal_one_pair_at_a_time(
-    d: int, left: int, right: int, classes: int, seed: int
-) -> None:
+def test_all_pairs_equal_one_pair_at_a_time(d: int, left: int, right: int, classes: int, seed: int) -> None:
     relation = network(d, classes, seed)
     a, b = torch.randn(2, left, d, dtype=torch.float64), torch.randn(2, right, d, dtype=torch.float64)
     scores = relation(a, b)
@@ -58,7 +56,9 @@ def test_gradients() -> None:
     relation = network(3, 2, 0).train()
     inputs = [torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     assert torch.autograd.gradcheck(relation, inputs)
-    names, parameters = zip(*((n, p.detach().clone().requires_grad_()) for n, p in relation.named_parameters()), strict=True)
+    names, parameters = zip(
+        *((n, p.detach().clone().requires_grad_()) for n, p in relation.named_parameters()), strict=True
+    )
 
     def by_parameters(*values: Tensor) -> Tensor:
         result: Tensor = torch.func.functional_call(relation, dict(zip(names, values, strict=True)), tuple(inputs))

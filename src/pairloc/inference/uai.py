@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pairloc.io import write_text
+
 Floats = npt.NDArray[np.float64]
 _STEEPEST = 700.0  # exp of more than this leaves double precision
 
@@ -79,7 +81,7 @@ def write_uai(path: Path, unary: Sequence[Floats], pairwise: Mapping[tuple[int, 
     for _, potentials in named:
         values = np.exp(-potentials).ravel().tolist()
         lines += ["", str(len(values)), " ".join(map(repr, values))]
-    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 class _Words:
