@@ -189,7 +189,7 @@ class Relocalize:
             before = selection if state.scores else None
             for rows, problem in view.problems(own, before, held):
                 found = problem.solve(
-                    "unary" if held is not None else "mini-problems", k=solver.k, solver=solver.name,
+                    "mini-problems", k=solver.k, solver=solver.name,
                     iterations=solver.iterations, epochs=solver.epochs, seed=settings.seed + label,
                     previous=None if before is None else before[rows],
                 )  # fmt: skip
