@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairloc.localization.sampling import draw
+from pairloc.localization.sampling import PairDrawer, Shown, draw
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 4), st.integers(1, 8))
@@ -28,3 +28,34 @@ def test_every_proposal_is_drawn_as_often() -> None:
     counts = torch.bincount(sample.proposals[sample.drawn], minlength=5)
     assert counts.sum() == 4000
     assert (counts - 800).abs().max() < 120
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 4), st.floats(0.2, 0.8))
+def test_pairs_are_of_one_class_or_with_a_bag_that_lacks_it(seed: int, bags: int, classes: int, same: float) -> None:
+    """And never of a bag with itself; what has no partner of either kind is left out."""
+    has = torch.rand(bags, classes, generator=torch.Generator().manual_seed(seed)) < 0.6
+    label, bag = torch.nonzero(has.T, as_tuple=True)
+    if not len(bag):
+        return
+    shown, others = Shown.of(bag, label, classes), torch.arange(bags)
+    pairs = PairDrawer(shown, others, has, same, seed).draw(50)
+    for first, second, other in zip(pairs.first.tolist(), pairs.second.tolist(), pairs.other.tolist(), strict=True):
+        assert (second < 0) != (other < 0)
+        if second >= 0:
+            assert label[second] == label[first]
+            assert bag[second] != bag[first]
+        else:
+            assert not has[others[other], label[first]]
+    alone = [c for c in range(classes) if int(has[:, c].sum()) == 1 and bool(has[:, c].all())]
+    assert not set(label[pairs.first].tolist()) & set(alone)
+
+
+def test_as_many_pairs_share_a_class_as_asked_for_and_every_entry_is_drawn() -> None:
+    has = torch.eye(4, dtype=torch.bool).repeat_interleave(25, dim=0)
+    label, bag = torch.nonzero(has.T, as_tuple=True)
+    pairs = PairDrawer(Shown.of(bag, label, 4), torch.arange(100), has, 0.3, 0).draw(20_000)
+    assert abs(float((pairs.second >= 0).double().mean()) - 0.3) < 0.02
+    counts = torch.bincount(pairs.first, minlength=100)
+    assert int(counts.min()) > 120
+    partners = torch.bincount(pairs.second[pairs.second >= 0], minlength=100)
+    assert int(partners.min()) > 20

@@ -11,24 +11,20 @@ from pairloc.localization.descent import Curve, descend
 from pairloc.localization.functions import ClassScores
 from pairloc.localization.logistic import fit_logistic
 from pairloc.localization.losses import mean_loss
-from pairloc.localization.sampling import draw
+from pairloc.localization.sampling import PairDrawer, Shown, draw
 from pairloc.localization.target import Selection, Target
 from pairloc.settings import EnergySettings, LocalizationSettings
 
 _LOOK = 256  # pairs of bags the held-out loss is measured on
-_TRIES = 16  # draws of a bag that lacks a tag
 _FEWEST_STEPS = 60  # few tags are learned in few steps: two a tag, at least these
 
 
 @dataclass(frozen=True)
 class Positives:
-    """The positive bags of all classes in one list, those of a class side by side."""
+    """The positive bags of all classes with the box that is selected in each."""
 
-    bag: Tensor  # (n,)
-    label: Tensor  # (n,) class
-    box: Tensor  # (n, 4) selected
-    first: Tensor  # (C,) where a class begins
-    count: Tensor  # (C,) and how long it is
+    shown: Shown  # n entries
+    box: Tensor  # (n, 4)
 
     @classmethod
     def of(cls, target: Target, selection: Selection, allowed: Tensor) -> "Positives":
@@ -40,37 +36,11 @@ class Positives:
             bags.append(own[kept])
             labels.append(torch.full((int(kept.sum()),), label))
             boxes.append(target.selected_boxes(selection, label)[kept.to(target.bags.device)].to(device))
-        count = torch.tensor([len(entry) for entry in bags])
-        first = count.cumsum(0) - count
-        columns = (torch.cat(bags), torch.cat(labels), torch.cat(boxes), first, count)
-        return cls(*(column.to(device) for column in columns))
+        shown = Shown.of(torch.cat(bags).to(device), torch.cat(labels).to(device), len(target.classes))
+        return cls(shown, torch.cat(boxes))
 
     def __len__(self) -> int:
-        return len(self.bag)
-
-
-class _Drawer:
-    """Pairs of bags: a positive one with another positive of its class, or with a bag that lacks the tag."""
-
-    def __init__(self, positives: Positives, bags: Tensor, tagged: Tensor, negatives: float, seed: int) -> None:
-        self.positives, self.tagged, self.negatives = positives, tagged, negatives
-        self.bags = bags  # that may be drawn, (m,)
-        self.generator = torch.Generator(tagged.device).manual_seed(seed)
-
-    def draw(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Places of positives (n,), places of their partners (n,) or -1, and bags of the partners (n,)."""
-        own, g, device = self.positives, self.generator, self.tagged.device
-        place = torch.randint(len(own), (count,), generator=g, device=device)
-        label = own.label[place]
-        many = own.count[label]
-        step = (torch.rand(count, generator=g, device=device) * (many - 1)).long()  # never a bag with itself
-        partner = own.first[label] + (place - own.first[label] + 1 + step) % many.clamp(min=1)
-        tries = self.bags[torch.randint(len(self.bags), (count, _TRIES), generator=g, device=device)]
-        lacks = ~self.tagged[tries, label[:, None]]
-        negative = tries.gather(1, lacks.int().argmax(dim=1, keepdim=True))[:, 0]
-        is_negative = torch.rand(count, generator=g, device=device) < self.negatives
-        is_negative = (is_negative | (many < 2)) & lacks.any(dim=1)
-        return place, torch.where(is_negative, -1, partner), torch.where(is_negative, negative, own.bag[partner])
+        return len(self.shown)
 
 
 def retrain(
@@ -92,24 +62,27 @@ def retrain(
     allowed = torch.ones(bags.count, dtype=torch.bool) if allowed is None else allowed.cpu()
     filled = allowed & bags.valid.any(dim=1).cpu()
     held = torch.rand(bags.count, generator=torch.Generator().manual_seed(seed)) < training.held_out
+    tagged = target.tagged.to(bags.device)
     sides = {}
     for name, mask in (("train", filled & ~held), ("held", filled & held), ("all", filled)):
-        positives = Positives.of(target, selection, mask)
-        usable = torch.nonzero(mask)[:, 0].to(bags.device)
-        tagged = target.tagged.to(bags.device)
-        sides[name] = (positives, usable, tagged)
+        sides[name] = Positives.of(target, selection, mask), torch.nonzero(mask)[:, 0].to(bags.device)
+
+    def drawn(name: str, seed: int) -> tuple[Positives, PairDrawer]:
+        positives, usable = sides[name]
+        return positives, PairDrawer(positives.shown, usable, tagged, 1 - training.negatives, seed)
+
     exact = energy.trains_unary and settings.unary.fit == "exact"
     sampled = energy.trains_pairs or (energy.trains_unary and not exact)
-    count = sides["train"][0].count
+    count = sides["train"][0].shown.count
     curve: Curve = []
     if sampled and len(sides["train"][0]) >= 2:
-        drawer = _Drawer(*sides["train"], training.negatives, seed)
+        positives, drawer = drawn("train", seed)
 
         def loss() -> Tensor:
-            return _loss(scores, bags, drawer, training.pairs, settings, energy)
+            return _loss(scores, bags, positives, drawer, training.pairs, settings, energy)
 
         def held_out() -> Tensor:
-            return _loss(scores, bags, _Drawer(*sides["held"], training.negatives, seed + 1), _LOOK, settings, energy)
+            return _loss(scores, bags, *drawn("held", seed + 1), _LOOK, settings, energy)
 
         watched = held_out if len(sides["held"][0]) >= 8 else None
         steps = min(training.steps, max(_FEWEST_STEPS, 2 * sum(map(len, target.positives))))
@@ -117,9 +90,9 @@ def retrain(
     silence(scores.unary.linear, count < 1)
     silence(scores.relation.score, count < 2)
     if exact:  # it learns from the held-out bags too
-        everything = sides["all"]
-        fit_class_unary(scores, target, everything, settings)
-        silence(scores.unary.linear, everything[0].count < 1)
+        everything, usable = sides["all"]
+        fit_class_unary(scores, target, everything, usable, settings)
+        silence(scores.unary.linear, everything.shown.count < 1)
     return scores.eval(), curve
 
 
@@ -132,15 +105,15 @@ def silence(layer: nn.Linear, classes: Tensor) -> None:
 
 @torch.no_grad()
 def fit_class_unary(
-    scores: ClassScores, target: Target, side: tuple[Positives, Tensor, Tensor], settings: LocalizationSettings
+    scores: ClassScores, target: Target, positives: Positives, usable: Tensor, settings: LocalizationSettings
 ) -> None:
     """psi^U_c by the loss that sampled pairs of bags have on average, of every class alike."""
-    positives, usable, tagged = side
     bags, classes, training = target.class_bags, len(target.classes), settings.training
+    shown, tagged = positives.shown, target.tagged.to(bags.device)
     first = training.foreground / (training.foreground + training.background)
     negative = training.negatives / (2 - training.negatives)  # visits of negative bags for one of a positive bag
     place = torch.full((bags.count, classes), -1, device=bags.device)
-    place[positives.bag, positives.label] = torch.arange(len(positives), device=bags.device)
+    place[shown.bag, shown.label] = torch.arange(len(positives), device=bags.device)
     lacking = (~tagged[usable]).sum(dim=0).clamp(min=1)  # (C,)
 
     def targets(some: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +130,7 @@ def fit_class_unary(
         shows = torch.zeros_like(weight)
         background = valid[row] & ~foreground
         share = first * _even(foreground) + (1 - first) * _even(background)
-        weight[row, :, label] = share / positives.count[label][:, None]
+        weight[row, :, label] = share / shown.count[label][:, None]
         shows[row, :, label] = foreground.to(shows)
         return shows, weight
 
@@ -171,20 +144,27 @@ def _even(chosen: Tensor) -> Tensor:
 
 
 def _loss(
-    scores: ClassScores, bags: Bags, drawer: _Drawer, count: int, settings: LocalizationSettings, energy: EnergySettings
+    scores: ClassScores,
+    bags: Bags,
+    positives: Positives,
+    drawer: PairDrawer,
+    count: int,
+    settings: LocalizationSettings,
+    energy: EnergySettings,
 ) -> Tensor:
-    place, partner, other = drawer.draw(count)
-    own, training, g = drawer.positives, settings.training, drawer.generator
+    """The mean loss of some pairs of bags (paper, eq. loss)."""
+    pairs, training, shown = drawer.draw(count), settings.training, positives.shown
     counts = (training.foreground, training.background)
-    label = own.label[place]
+    label, positive = shown.label[pairs.first], pairs.second >= 0
+    partner = torch.where(positive, shown.bag[pairs.second.clamp(min=0)], drawer.others[pairs.other.clamp(min=0)])
     sides = []
-    for index, box, positive in (
-        (own.bag[place], own.box[place], torch.ones_like(place, dtype=torch.bool)),
-        (other, own.box[partner.clamp(min=0)], partner >= 0),
+    for index, box, shows in (
+        (shown.bag[pairs.first], positives.box[pairs.first], torch.ones_like(positive)),
+        (partner, positives.box[pairs.second.clamp(min=0)], positive),
     ):
         overlap = iou(box[:, None], bags.boxes[index])[:, 0]  # (n, B)
-        foreground = (overlap >= training.foreground_iou) & positive[:, None] & bags.valid[index]
-        sample = draw(foreground, bags.valid[index] & ~foreground, counts, g)
+        foreground = (overlap >= training.foreground_iou) & shows[:, None] & bags.valid[index]
+        sample = draw(foreground, bags.valid[index] & ~foreground, counts, drawer.generator)
         sides.append((bags.chosen(index, sample.proposals), sample.foreground, sample.drawn))
     (left, left_shows, left_drawn), (right, right_shows, right_drawn) = sides
     total = left.new_zeros(())

@@ -15,7 +15,7 @@ from pairloc.localization.descent import Curve, descend
 from pairloc.localization.functions import TransferScores
 from pairloc.localization.logistic import fit_logistic
 from pairloc.localization.losses import mean_loss
-from pairloc.localization.sampling import Sample, draw
+from pairloc.localization.sampling import PairDrawer, Sample, Shown, draw
 from pairloc.settings import TransferSettings
 
 BACKGROUND, NEITHER = -1, -2
@@ -65,53 +65,14 @@ def label_proposals(bags: Bags, dataset: Dataset, truth: GroundTruth, settings: 
     return Labels(labels.masked_fill(~bags.valid.cpu(), NEITHER).to(bags.device), overlaps.to(bags.device))
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Bags with a class each: what is foreground in them."""
-
-    left: Tensor  # (n,)
-    right: Tensor  # (n,)
-    left_class: Tensor  # (n,)
-    right_class: Tensor  # (n,)
-
-
-class _Drawer:
-    """Pairs of bags: a share of them show a class both, the others do not."""
-
-    def __init__(self, labels: Tensor, bags: Tensor, same_class: float, seed: int) -> None:
-        self.labels, self.same_class = labels, same_class
-        self.random = np.random.default_rng(seed)
-        table = labels[bags.to(labels.device)].cpu()
-        self.shown = {
-            int(bag): sorted(set(row[row >= 0].tolist())) for bag, row in zip(bags.tolist(), table, strict=True)
-        }
-        self.shown = {bag: classes for bag, classes in self.shown.items() if classes}
-        self.bags = sorted(self.shown)
-        self.of_class: dict[int, list[int]] = {}
-        for bag in self.bags:
-            for c in self.shown[bag]:
-                self.of_class.setdefault(c, []).append(bag)
-
-    def draw(self, count: int) -> _Pairs:
-        """So many pairs."""
-        rows = []
-        for _ in range(count):
-            left = self.bags[self.random.integers(len(self.bags))]
-            c = self.shown[left][self.random.integers(len(self.shown[left]))]
-            others = self.of_class[c]
-            if self.random.random() < self.same_class and len(others) > 1:
-                right, of_right = self._other(others, left), c
-            else:
-                right = self._other(self.bags, left)
-                of_right = self.shown[right][self.random.integers(len(self.shown[right]))]
-            rows.append((left, right, c, of_right))
-        columns = torch.tensor(rows, device=self.labels.device).T
-        return _Pairs(*columns)
-
-    def _other(self, bags: list[int], than: int) -> int:
-        while (found := bags[self.random.integers(len(bags))]) == than:
-            pass
-        return found
+def _drawer(labels: Tensor, bags: Tensor, same_class: float, seed: int) -> PairDrawer:
+    """Pairs of some bags (m,): a bag and a class it shows, with one that shows it too or one that shows others."""
+    classes = int(labels.max()) + 1
+    some = bags.to(labels.device)
+    has = torch.zeros(len(labels), classes + 1, dtype=torch.bool, device=labels.device)
+    has[some] = has[some].scatter(1, torch.where(labels[some] >= 0, labels[some], classes), True)
+    label, bag = torch.nonzero(has[:, :classes].T, as_tuple=True)
+    return PairDrawer(Shown.of(bag, label, classes), bag, has[:, :classes], same_class, seed)
 
 
 def learn_transfer(bags: Bags, known: Labels, settings: TransferSettings) -> tuple[TransferScores, Curve]:
@@ -130,16 +91,14 @@ def learn_transfer(bags: Bags, known: Labels, settings: TransferSettings) -> tup
         raise InputError("the source has fewer than two images whose proposals show an annotated object")
     count = min(int(len(shuffled) * training.held_out), len(shuffled) - 2)
     held, train = shuffled[:count], shuffled[count:]
-    generator = torch.Generator(bags.device).manual_seed(settings.seed)
-    drawer = _Drawer(labels, train, settings.same_class, settings.seed)
+    drawer = _drawer(labels, train, settings.same_class, settings.seed)
 
     def loss() -> Tensor:
-        return _loss(scores, bags, labels, drawer.draw(training.pairs), generator)
+        return _loss(scores, bags, labels, drawer, training.pairs)
 
     def held_out() -> Tensor:
-        again = torch.Generator(bags.device).manual_seed(settings.seed + 1)
-        pairs = _Drawer(labels, held, settings.same_class, settings.seed + 1).draw(_LOOK)
-        return _loss(scores, bags, labels, pairs, again)
+        again = _drawer(labels, held, settings.same_class, settings.seed + 1)
+        return _loss(scores, bags, labels, again, _LOOK)
 
     watched = held_out if len(held) > 1 else None
     curve = descend(scores, loss, watched, training, what="transfer scores")
@@ -166,14 +125,16 @@ def _fit_unary(scores: TransferScores, bags: Bags, known: Labels, with_object: T
     scores.unary.set(fit_logistic(bags.features, targets, with_object, start, decay=settings.unary.decay))
 
 
-def _loss(scores: TransferScores, bags: Bags, labels: Tensor, pairs: _Pairs, generator: torch.Generator) -> Tensor:
-    settings = scores.settings
+def _loss(scores: TransferScores, bags: Bags, labels: Tensor, drawer: PairDrawer, count: int) -> Tensor:
+    """The mean loss of some pairs of bags (paper, eq. source_loss)."""
+    settings, pairs, shown = scores.settings, drawer.draw(count), drawer.shown
     sides = []
-    for index, focus in ((pairs.left, pairs.left_class), (pairs.right, pairs.right_class)):
+    for entry in (pairs.first, torch.where(pairs.second >= 0, pairs.second, pairs.other)):  # the others are entries too
+        index, focus = shown.bag[entry], shown.label[entry]
         own = labels[index]
         counts = (settings.training.foreground, settings.training.background)
-        shown = own == focus[:, None]
-        sample: Sample = draw(shown, (own != NEITHER) & ~shown, counts, generator)
+        is_focus = own == focus[:, None]
+        sample: Sample = draw(is_focus, (own != NEITHER) & ~is_focus, counts, drawer.generator)
         sides.append((bags.chosen(index, sample.proposals), own.gather(1, sample.proposals), sample.drawn))
     (left, left_label, left_drawn), (right, right_label, right_drawn) = sides
     related = (left_label[:, :, None] == right_label[:, None]) & (left_label >= 0)[:, :, None]
