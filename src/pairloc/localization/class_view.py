@@ -1,13 +1,14 @@
 """One class of the target as the scores see it, and the problems that re-localization solves for it."""
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pairloc.inference.class_problem import Anchors, ClassProblem
-from pairloc.inference.mini_problems import partition
 from pairloc.inference.pair_scores import NoPairs, PairScores
 from pairloc.localization import evidence
 from pairloc.localization.functions import ClassScores, TransferScores
@@ -106,7 +107,9 @@ class ClassView:
         most = self.energy.max_compared_bags
         if not 0 < most < len(self):
             return [torch.arange(len(self))]
-        return [torch.from_numpy(group) for group in partition(len(self), max(most, 2), self.settings.seed)]
+        count = math.ceil(len(self) / max(most, 2))
+        order = np.random.default_rng(self.settings.seed).permutation(len(self))
+        return [torch.from_numpy(np.sort(group)) for group in np.array_split(order, count)]
 
     def conditional(self, scores: tuple[ClassScores, ...], selection: Tensor, fold: Tensor) -> Tensor:
         """The score of every proposal while the other bags keep theirs of `selection` (M,): (M, B).
