@@ -94,6 +94,7 @@ class Alternation:
     def retrain(self, state: State, number: int) -> State:
         """Class scores from the selection, for every fold from the bags of the others."""
         start = time.perf_counter()
+        _ = self.target.class_bags  # read here once, not by every task
         task = Retrain(self.target, self.settings, self.energy, state, number)
         trained = self.executor.map(task, range(self.settings.folds))
         for fold, (_, curve) in enumerate(trained):
