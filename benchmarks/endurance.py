@@ -1,6 +1,6 @@
 """A run killed at random moments, again and again, must end with the files of a run that was left alone.
 
-    PYTHONPATH=src python3 benchmarks/endurance.py [--kills 50] [--seed 0]
+    .venv/bin/python benchmarks/endurance.py [--kills 50] [--seed 0]
 
 Runs the tests' small configuration once undisturbed, then with SIGKILL at random moments until it is through, then goes
 on to the end, and compares every file that does not hold times. Prints a summary; exit status 1 if anything differs.

@@ -10,15 +10,15 @@ import timm
 import torch
 from torch import Tensor
 
+from pairloc import read
 from pairloc.bags.extract import extract
 from pairloc.bags.features import Crops
 from pairloc.detector.backbones import IMAGENET
-from pairloc.formats import read
 from pairloc.settings import ExtractSettings
 
 
 class TimmCrops:
-    """A `FeatureExtractor`: pictures and boxes in, (n, d) features out."""
+    """A `FeatureExtractor`: images and boxes in, (n, d) features out."""
 
     def __init__(self, name: str) -> None:
         network = timm.create_model(name, pretrained=True, num_classes=0)
@@ -26,9 +26,9 @@ class TimmCrops:
         self.crops = Crops(network, self.d, 96, IMAGENET)
 
     @torch.no_grad()
-    def __call__(self, pictures: list[Tensor], boxes: list[Tensor]) -> list[Tensor]:
+    def __call__(self, images: list[Tensor], boxes: list[Tensor]) -> list[Tensor]:
         """See `pairloc.bags.features.FeatureExtractor`."""
-        return self.crops(pictures, boxes)  # type: ignore[no-any-return]
+        return self.crops(images, boxes)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From an annotated data set and tagged pictures to boxes, in a notebook's few lines.
+"""From an annotated data set and tagged images to boxes, in a notebook's few lines.
 
     .venv/bin/python examples/quickstart.py
 
@@ -8,26 +8,28 @@ Draws small scenes first, so that it runs as it is (about two minutes on two CPU
 import tempfile
 from pathlib import Path
 
-from pairloc import Localizer
+from pairloc import Localizer, evaluate, read
 from pairloc.curation.scenes import write_scenes
-from pairloc.formats.reading import read
-from pairloc.settings import ExtractSettings, LearningSettings, ProposerSettings, SceneSettings, TransferSettings
+from pairloc.presets import demo_settings
+from pairloc.settings import SceneSettings
 
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
-    write_scenes(folder, SceneSettings(source_images=300, target_images=60))
+    write_scenes(folder, SceneSettings(source_images=400, target_images=80))
     tagged = read(folder / "target_tags.csv")
+    images = [tagged.path(index) for index in range(len(tagged))]
+    tags = [tagged.names(index) for index in range(len(tagged))]
 
+    small = demo_settings(fast=True)  # settings for small drawn scenes; leave them out for images from a camera
     localizer = Localizer(
-        proposer=ProposerSettings(image_size=128, pyramid=64, levels=3, roi=5, head=256, sampled_rois=64, lr=1e-3),
-        extract=ExtractSettings(proposals=50),
-        transfer=TransferSettings(dimensions=128, steps=300),
-        learning=LearningSettings(features="both", dimensions=128, steps=100, rounds=1, folds=2),
+        proposer=small.proposer, extract=small.extract, transfer=small.transfer, localization=small.localization
     )
     localizer.fit(folder / "source.json")
-    pictures = [tagged.path(index) for index in range(len(tagged))]
-    boxes = localizer.localize(pictures, [tagged.names(index) for index in range(len(tagged))])
+    found = localizer.localize(images, tags)
 
-    assert localizer.dataset_ is not None
-    for image, label, box in list(zip(boxes.image, boxes.label, boxes.boxes.round(), strict=True))[:10]:
-        print(pictures[image].name, localizer.dataset_.classes[label], box.tolist())
+    for image in list(found)[:5]:
+        for box in image.boxes:
+            print(Path(image.file).name, box.tag, [round(side) for side in box.box], f"{box.confidence:.2f}")
+    for row, score in zip(*found.alternatives(0, tags[0][0], 3), strict=True):
+        print("could also be", row.round().tolist(), f"{score:.2f}")
+    print(f"CorLoc@0.5 {100 * evaluate(found, folder / 'target_truth.json').mean:.1f}")

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from helpers import coco, picture, write_ilsvrc, write_json
+from runs.calling import call, refused
 
 HEAVY = ("numpy", "torch", "PIL", "pydantic", "yaml")
 
@@ -23,8 +25,11 @@ def run(*arguments: object, cwd: Path | None = None, **variables: str) -> subpro
 def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
     result = run("--help")
     assert result.returncode == 0
-    for verb in ("doctor", "scenes", "split", "export", "demo"):
-        assert verb in result.stdout
+    for verb in (
+        "localize", "run", "verify", "clean", "demo", "tune", "evaluate", "report", "doctor", "scenes", "export",
+        "split", "propose", "bags", "study", "detect",
+    ):  # fmt: skip
+        assert f" {verb} " in result.stdout, verb
     code = f"import sys, pairloc.cli; print([name for name in {HEAVY} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
@@ -123,7 +128,7 @@ def test_bad_input_is_one_sentence_exit_2_and_nothing_written(tmp_path: Path) ->
         assert sorted(tmp_path.rglob("*")) == before, arguments
 
 
-def test_a_gigapixel_picture_is_a_finding(tmp_path: Path) -> None:
+def test_a_gigapixel_image_is_a_finding(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", coco())
     picture(tmp_path / "images" / "a.png")
     Image.new("1", (20_000, 20_000)).save(tmp_path / "images" / "b.png")
@@ -161,35 +166,50 @@ def test_bags_from_imported_proposals(tmp_path: Path) -> None:
     assert "boxes.npy" in damaged.stdout
     for arguments, message in (
         (["bags", "info", "none"], "is not a bag store"),
-        (["bags", "extract", "--proposer", "none", "--data", "x.json", "--out", "t", "-B", "0"], "--proposals"),
-        (["propose", "train", "--data", "x.json", "--out", "t", "--epochs", "0"], "--epochs"),
+        (
+            ["bags", "extract", "--proposer", "none", "--data", "x.json", "--out", "t", "--set", "proposals=0"],
+            "--set: proposals: ",
+        ),
+        (
+            ["bags", "extract", "--proposer", "none", "--data", "x.json", "--out", "t", "--set", "proposal=3"],
+            "--set: proposal: Extra inputs",
+        ),
+        (["propose", "train", "--data", "x.json", "--out", "t", "--set", "epochs=0"], "--set: epochs: "),
+        (["propose", "train", "--data", "x.json", "--out", "t", "--set", "backbone=nope"], "no backbone 'nope'"),
+        (["propose", "train", "--data", "x.json", "--out", "t", "--preset", "nope"], "there is no preset 'nope'"),
     ):
-        refused = run(*arguments, cwd=tmp_path)
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-        assert message in refused.stderr
+        status, text = call(*[str(tmp_path / word) if word.endswith(".json") else word for word in arguments])
+        assert (status, text.count("\n")) == (2, 0), text
+        assert message in text
+        assert not (tmp_path / "t").exists()
 
 
-def test_detect_trains_goes_on_from_weights_evaluates_and_runs(tmp_path: Path) -> None:
-    made = run("scenes", "--out", "s", "--source-images", 8, "--target-images", 12, "--size", 64, cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    first = run("detect", "train", "--truth", "s/source.json", "--small", "--epochs", 1, "--out", "first", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
+SMALL = ("--preset", "demo", "--set", "epochs=1", "--set", "image_size=64", "--set", "head=32", "--set", "pyramid=16")
+
+
+def test_detect_trains_goes_on_from_weights_evaluates_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+    made = call("scenes", "--out", "s", "--source-images", 8, "--target-images", 12, "--size", 64)
+    assert made.status == 0, made.text
+    first = call("detect", "train", "--truth", "s/source.json", *SMALL, "--out", "first")
+    assert first.status == 0, first.text
     half = ("--truth", "s/target_truth.json", "--hold-out", 2)
-    train = ("detect", "train", *half, "--small", "--epochs", 1, "--frozen", "--out", "second")
-    nothing = run(*train, cwd=tmp_path)
-    assert (nothing.returncode, nothing.stderr.count("\n")) == (2, 1)
-    assert "no weights to start from" in nothing.stderr
-    second = run(*train, "--start", "first", "--nearby", 0.1, "--crop", 0.8, cwd=tmp_path)
-    assert second.returncode == 0, second.stderr
-    shown = run("detect", "evaluate", "second", *half, "--json", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert 0 <= json.loads(shown.stdout)["ap50"] <= 1
-    pictures = sorted((tmp_path / "s" / "images").iterdir())[:3]
+    train = ("detect", "train", *half, *SMALL, "--set", "frozen=true", "--out", "second")
+    assert "no weights to start from" in refused(*train)
+    changes = ("--set", "min_background_iou=0.1", "--set", "crop=0.8")
+    second = call(*train, "--start", "first", *changes)
+    assert second.status == 0, second.text
+    shown = call("detect", "evaluate", "second", *half, "--json")
+    assert 0 <= json.loads(shown.text.splitlines()[-1])["ap50"] <= 1
+    images = sorted((tmp_path / "s" / "images").iterdir())[:3]
     (tmp_path / "new" / "below").mkdir(parents=True)
-    for path in pictures:
+    for path in images:
         shutil.copy(path, tmp_path / "new" / "below")
     Image.new("RGB", (900, 2), "red").save(tmp_path / "new" / "thin.png")
-    (tmp_path / "new" / "bad.jpg").write_bytes(pictures[0].read_bytes()[:200])
+    (tmp_path / "new" / "bad.jpg").write_bytes(images[0].read_bytes()[:200])
     noise = Image.effect_noise((50, 50), 90).convert("RGB")
     noise.save(tmp_path / "new" / "damaged.png")
     damaged = bytearray((tmp_path / "new" / "damaged.png").read_bytes())
@@ -202,13 +222,18 @@ def test_detect_trains_goes_on_from_weights_evaluates_and_runs(tmp_path: Path) -
         assert f"left out: {name}" in found.stdout
     boxes = json.loads((tmp_path / "out" / "found.json").read_text())
     names = [entry["file_name"] for entry in boxes["images"]]
-    assert names == [*(f"below/{path.name}" for path in pictures), "thin.png"]
+    assert names == [*(f"below/{path.name}" for path in images), "thin.png"]
     assert {entry["image_id"] for entry in boxes["annotations"]} <= {entry["id"] for entry in boxes["images"]}
     thin = boxes["images"][-1]
     assert (thin["width"], thin["height"]) == (900, 2)
     rows = [entry["bbox"] for entry in boxes["annotations"] if entry["image_id"] == thin["id"]]
     assert all(width > 0 < height and y + height <= 2.01 for _, y, width, height in rows)
-    assert run("export", "out/found.json", "--to", "yolo", "--out", "yolo", cwd=tmp_path).returncode == 0
-    for where, out, message in (("s/source.json", "x.json", "holds no picture"), ("new", "out", "is a folder")):
-        refused = run("detect", "run", "second", where, "--out", out, cwd=tmp_path)
-        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
+    assert call("export", "out/found.json", "--to", "yolo", "--out", "yolo").status == 0
+    (tmp_path / "mine.json").write_text("{}")
+    for where, out, message in (
+        ("s/source.json", "x.json", "s/source.json"),
+        ("new", "out", "is a folder"),
+        ("new", "mine.json", "is not what this command writes"),
+    ):
+        assert message in refused("detect", "run", "second", where, "--out", out)
+    assert (tmp_path / "mine.json").read_text() == "{}"

@@ -2,7 +2,9 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pairloc.bags.extract import extract
 from pairloc.bags.store import BagStore
@@ -23,9 +25,10 @@ from pairloc.localization.methods import METHODS, check_method
 from pairloc.localization.result import Localization
 from pairloc.platform import choose_device
 from pairloc.settings import ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
-from pairloc.weights import PACKAGED, SETTINGS, localization_of, weights_folder
+from pairloc.weights import EXTRACT, PACKAGED, SETTINGS, extract_of, localization_of, weights_folder
 
-Tags = Sequence[str | Sequence[str]] | Mapping[str | Path, str | Sequence[str]]
+Own = str | Sequence[str]  # the tags of an image
+Tags = Sequence[Own] | Mapping[str, Own] | Mapping[Path, Own] | Mapping[str | Path, Own]
 
 
 class Localizer:
@@ -107,6 +110,7 @@ class Localizer:
         proposer.save(Path(folder) / "proposer")
         learned.save(Path(folder))
         write_json(Path(folder) / SETTINGS, self.localization.model_dump(mode="json"), indent=1)
+        write_json(Path(folder) / EXTRACT, self.extract.model_dump(mode="json"), indent=1)
 
     @classmethod
     def pretrained(cls, *, localization: LocalizationSettings | None = None, device: str = "auto") -> "Localizer":
@@ -127,7 +131,7 @@ class Localizer:
         where = weights_folder(str(folder))
         proposer, learned = Proposer.load(where / "proposer"), Learned.load(where)
         found = cls(
-            proposer=proposer.settings, extract=extract, transfer=learned.scores.settings,
+            proposer=proposer.settings, extract=extract or extract_of(str(folder)), transfer=learned.scores.settings,
             localization=localization or localization_of(str(folder)), device=device, processes=processes,
         )  # fmt: skip
         found._proposer, found._learned = proposer, learned
@@ -148,16 +152,30 @@ def evaluate(
 ) -> CorLoc:
     """CorLoc of a result: of each class's images, the part whose box has an IoU above `iou` with a true one."""
     dataset, boxes = truth if isinstance(truth, tuple) else read_annotated(truth, images=images)
-    return corloc(localized(dataset, align(found.dataset, found.boxes, dataset), boxes), iou)
+    return corloc(localized(dataset, align(_named_as(dataset, found.dataset), found.boxes, dataset), boxes), iou)
+
+
+def _named_as(truth: Dataset, found: Dataset) -> Dataset:
+    """The images that boxes were found in under the truth's names of them; their ids are only numbers in a list."""
+    files = {image.file for image in truth.images}
+    names = {} if truth.folder is None else {(truth.folder / file).resolve(): file for file in files}
+    images = []
+    for index, image in enumerate(found.images):
+        path = Path(image.file) if found.folder is None else found.path(index).resolve()
+        ends = (path.relative_to(parent).as_posix() for parent in reversed(path.parents))  # the longest first
+        images.append(replace(image, file=names.get(path) or next((end for end in ends if end in files), image.file)))
+    if not files & {image.file for image in images}:
+        raise InputError("the boxes and the truth have no image in common")
+    return replace(found, images=tuple(images))
 
 
 def tagged(images: Sequence[str | Path], tags: Tags) -> Dataset:
     """Images and their tags as a data set."""
     if isinstance(images, str | Path):
         raise InputError("images is one path; give a list of paths")
-    paths = [Path(image) for image in images]
+    paths = [_path(image, "images") for image in images]
     lists = [_names(entry, path) for entry, path in zip(_entries(paths, tags), paths, strict=True)]
-    classes = tuple(sorted({name for entry in lists for name in entry}))
+    classes = tuple(dict.fromkeys(name for entry in lists for name in entry))  # as they come, as in a file of tags
     if not classes:
         raise InputError("no image has a tag")
     place = {name: index for index, name in enumerate(classes)}
@@ -176,7 +194,7 @@ def _entries(paths: list[Path], tags: Tags) -> list[object]:
     if isinstance(tags, str):
         raise InputError(f"tags is one text, {shown(tags)}; give a list with the tags of every image")
     if isinstance(tags, Mapping):
-        by_path = {Path(key): value for key, value in tags.items()}
+        by_path = {_path(key, "tags"): value for key, value in tags.items()}
         if not set(by_path) & set(paths):
             raise InputError("no image is among the paths that tags names")
         return [by_path.get(path, ()) for path in paths]
@@ -187,10 +205,18 @@ def _entries(paths: list[Path], tags: Tags) -> list[object]:
     return list(tags)
 
 
+def _path(value: object, where: str) -> Path:
+    if not isinstance(value, str | Path):
+        raise InputError(f"{where} names {shown(value)}, which is not a path")
+    return Path(value)
+
+
 def _names(entry: object, path: Path) -> list[str]:
-    names = (
-        [entry] if isinstance(entry, str) else list(entry) if isinstance(entry, Sequence | set | frozenset) else None
-    )
+    names: list[Any] | None = None
+    if isinstance(entry, str):
+        names = [entry]
+    elif isinstance(entry, Sequence | set | frozenset):
+        names = list(entry) if isinstance(entry, Sequence) else sorted(entry, key=str)  # a set has no order
     if names is None or not all(isinstance(name, str) and name.strip() for name in names):
         raise InputError(f"{path}: its tags are {shown(entry)}; give a tag or a list of tags")
     return [name.strip() for name in names]

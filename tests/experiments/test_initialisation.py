@@ -1,3 +1,5 @@
+"""The initialisation study: every start is there, ICM never raises the energy, CorLoc is of the right images."""
+
 import csv
 from pathlib import Path
 
@@ -5,53 +7,62 @@ import numpy as np
 import torch
 from PIL import Image as Pil
 
-from helpers import planted_target
+from helpers import plain_settings, planted_scores, planted_store, planted_target, planted_truth
 from pairloc.bags.tensors import Bags
 from pairloc.boxes import iou
-from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.experiments.initialisation import STARTS, study_init, write_study
-from pairloc.localization.target import Target
-from pairloc.localization.transfer import Labels, learn_transfer
-from pairloc.settings import LearningSettings, TransferSettings
+from pairloc.localization.learned import Learned
+from runs.calling import call
+
+SETTINGS = plain_settings(features={"kind": "transfer"}, solver={"iterations": 20})
 
 
 def test_every_start_is_there_and_icm_never_raises_the_energy(tmp_path: Path) -> None:
     target, shown = planted_target(tmp_path / "s", classes=2, bags=16)
-    labels = torch.full((16, target.transfer.size), -1)
-    labels[torch.arange(16), torch.from_numpy(shown)] = torch.arange(16) % 2
-    transfer, _ = learn_transfer(target.transfer, Labels.of(labels), TransferSettings(steps=20, pairs=8))
-    boxes = target.transfer.boxes[torch.arange(16), torch.from_numpy(shown)].double().numpy()
-    truth = GroundTruth(np.arange(16), np.arange(16) % 2, boxes, np.zeros(16, dtype=np.bool_))
-    dataset = target.transfer.store.dataset
-    settings = LearningSettings(iterations=20)
-    points = study_init(target, transfer, settings, (dataset, truth), epochs=2)
-    assert [point.start for point in points] == [start for start in STARTS for _ in range(3)]
+    learned = Learned(planted_scores(target, shown))
+    store = target.bags.store
+    _, truth = planted_truth(store, shown)
+    lines: list[str] = []
+    points = study_init(store, store.dataset, truth, learned, SETTINGS, epochs=2, log=lines.append)
+    assert len(lines) == len(points)
+    assert [(point.start, point.epoch) for point in points] == [(start, e) for start in STARTS for e in range(3)]
     for start in STARTS:
         energies = [point.energy for point in points if point.start == start]
         assert energies[0] >= energies[1] - 1e-6 >= energies[2] - 2e-6
+        seconds = [point.seconds for point in points if point.start == start]
+        assert seconds == sorted(seconds)
+    assert all(0 <= point.corloc70 <= point.corloc50 <= 1 for point in points)
+    assert max(point.corloc50 for point in points) > 0.8  # what was planted is found
     write_study(points, tmp_path / "out")
     with (tmp_path / "out" / "init.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == len(points)
-    with Pil.open(tmp_path / "out" / "init.png") as picture:
-        assert picture.width > 1000
+    with Pil.open(tmp_path / "out" / "init.png") as image:
+        assert image.width > 1000
 
 
-def test_some_bags_are_measured_on_their_own_pictures(tmp_path: Path) -> None:
-    whole, shown = planted_target(tmp_path / "s", classes=2, bags=16)
+def test_some_bags_are_measured_on_their_own_images(tmp_path: Path) -> None:
+    store, shown = planted_store(tmp_path / "s", classes=2, bags=16)
+    whole, _ = planted_target(tmp_path / "t", classes=2, bags=16)
+    transfer = planted_scores(whole, shown)
     some = [3, 4, 8, 9, 13, 14]
-    bags = Bags(whole.transfer.store, "transfer", indices=some)
-    target = Target.of(bags, bags)
-    truth_boxes = bags.boxes[torch.arange(6), torch.from_numpy(shown[some])].double().numpy()
-    truth = GroundTruth(np.arange(6), np.array(some) % 2, truth_boxes, np.zeros(6, dtype=np.bool_))
-    labels = torch.full((16, whole.transfer.size), -1)
-    labels[torch.arange(16), torch.from_numpy(shown)] = torch.arange(16) % 2
-    transfer, _ = learn_transfer(whole.transfer, Labels.of(labels), TransferSettings(steps=20, pairs=8))
-    dataset = whole.transfer.store.dataset.subset(some)
-    points = study_init(target, transfer, LearningSettings(iterations=20), (dataset, truth), epochs=1)
-    best = transfer.unary.of_class(bags.features(torch.arange(6))).masked_fill(~bags.valid, -torch.inf).argmax(dim=1)
+    dataset, truth = planted_truth(store, shown)
+    place = np.full(16, -1)
+    place[some] = np.arange(6)
+    own = truth.relabelled(place, np.arange(2))
+    points = study_init(store, dataset.subset(some), own, Learned(transfer), SETTINGS, indices=some, epochs=1)
+    bags = Bags(store, SETTINGS.features, indices=some)
+    features = bags.features(torch.arange(6))
+    best = transfer.unary.of_class(features).masked_fill(~bags.valid, -torch.inf).argmax(dim=1)
     chosen = bags.boxes[torch.arange(6), best].double().numpy()
-    right = np.array([iou(chosen[i : i + 1], truth_boxes[i : i + 1])[0, 0] > 0.5 for i in range(6)])
+    right = np.array([iou(chosen[i : i + 1], own.of_image(i).boxes)[0, 0] > 0.5 for i in range(6)])
     expected = np.mean([right[np.array(some) % 2 == c].mean() for c in (0, 1)])
     start = next(point for point in points if point.start == "objectness" and point.epoch == 0)
     assert abs(start.corloc50 - expected) < 1e-9
     assert max(point.corloc50 for point in points) > 0
+
+
+def test_the_command_line_studies_a_run(whole: Path, tmp_path: Path) -> None:
+    done = call("study", "init", whole, "--out", tmp_path / "study", "--images", 6)
+    assert done.status == 0, done.text
+    with (tmp_path / "study" / "init.csv").open() as stream:
+        assert {row["start"] for row in csv.DictReader(stream)} == set(STARTS)

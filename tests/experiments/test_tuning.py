@@ -1,60 +1,106 @@
+"""Tuning on playing classes: no image is on both sides, the best value of a key is kept, all that was tried is said."""
+
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from helpers import planted_store
-from pairloc.bags.tensors import Bags
-from pairloc.datasets.groundtruth import GroundTruth
+from helpers import plain_settings, plain_transfer, planted_store, planted_truth
 from pairloc.errors import InputError
-from pairloc.experiments.tuning import Game, draw_classes, tune
-from pairloc.settings import LearningSettings, TransferSettings
+from pairloc.experiments.tuning import SEARCH, PlayingTarget, changed, draw_classes, tune
+from pairloc.localization.methods import METHODS
+from pairloc.settings import LocalizationSettings, TransferSettings
+from runs.calling import call, refused
 
-TRANSFER = TransferSettings(steps=20, pairs=8, lr=0.01)
-LEARNING = LearningSettings(steps=5, pairs=4, rounds=1, folds=2, k=2, iterations=10)
-
-
-@pytest.fixture
-def game(tmp_path: Path) -> Game:
-    store, shown = planted_store(tmp_path / "s", classes=8, bags=64, d=16)
-    bags = Bags(store, "transfer")
-    label = np.array([tags[0] for tags in store.dataset.tags])
-    boxes = bags.boxes[torch.arange(bags.count), torch.from_numpy(shown)].double().numpy()
-    truth = GroundTruth(np.arange(bags.count), label, boxes, np.zeros(bags.count, dtype=np.bool_))
-    return Game(store, (store.dataset, truth), draw_classes(store.dataset, 3, 0), "cpu")
+TRANSFER = plain_transfer(steps=20)
+LOCALIZATION = plain_settings(
+    rounds=1, folds=2, solver={"k": 2, "iterations": 10}, features={"kind": "transfer"},
+    training={"steps": 5, "pairs": 4},
+)  # fmt: skip
 
 
-def test_no_image_is_on_both_sides_and_the_boxes_of_playing_classes_are_gone(game: Game) -> None:
-    draw = game.draw
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> PlayingTarget:
+    store, shown = planted_store(tmp_path_factory.mktemp("t") / "s", classes=8, bags=64, d=16)
+    return PlayingTarget(store, planted_truth(store, shown), draw_classes(store.dataset, 3, 0), "cpu")
+
+
+def test_no_image_is_on_both_sides_and_the_boxes_of_playing_classes_are_gone(target: PlayingTarget) -> None:
+    draw = target.draw
     assert not set(draw.source) & set(draw.target)
-    assert not np.isin(game.source[1].label, draw.classes).any()
-    assert len(game.dataset.classes) == 3
-    assert len(game.truth) == len(draw.target)
-    assert all(tags for tags in game.dataset.tags)
+    assert not np.isin(target.source[1].label, draw.classes).any()
+    assert len(target.dataset.classes) == 3
+    assert len(target.truth) == len(draw.target)
+    assert all(tags for tags in target.dataset.tags)
 
 
-def test_a_search_keeps_the_best_and_says_all_it_tried(game: Game) -> None:
+def test_draws_differ_and_the_same_seed_draws_the_same(target: PlayingTarget) -> None:
+    dataset = target.store.dataset
+    again = draw_classes(dataset, 3, 0)
+    assert again.classes.tolist() == target.draw.classes.tolist()
+    assert (again.source, again.target) == (target.draw.source, target.draw.target)
+    assert len({tuple(draw_classes(dataset, 3, seed).classes.tolist()) for seed in range(6)}) > 1
+
+
+def test_a_search_keeps_the_best_and_says_all_it_tried(target: PlayingTarget) -> None:
     lines: list[str] = []
-    search = (("learning.alpha", (0.5, 2.0), "warm-up"), ("transfer.foreground_iou", (0.4, 0.7), "warm-up"))
-    transfer, learning, tried = tune([game], TRANSFER, LEARNING, search, lines.append)
-    assert len(lines) == len(tried) == 4
+    search = (
+        ("localization.energy.alpha", (0.0, 2.0), "warm-up"),
+        ("transfer.foreground_iou", (0.4, 0.7), "warm-up"),
+        ("localization.rounds", (0, 1), "full"),
+    )
+    transfer, localization, tried = tune([target], TRANSFER, LOCALIZATION, search, lines.append)
+    assert len(lines) == len(tried) == 6
     best = max(tried[:2], key=lambda entry: entry.merit)
-    assert learning.alpha == best.value
+    assert localization.energy.alpha == best.value
+    assert localization.energy.lambda1 == LOCALIZATION.energy.lambda1  # the others of the group stay
     assert transfer.background_iou <= transfer.foreground_iou
     assert all(0 <= entry.corloc70 <= entry.corloc50 <= 1 for entry in tried)
 
 
-def test_a_value_that_contradicts_the_others_is_not_tried(game: Game) -> None:
-    released = LEARNING.model_copy(update={"train_unary": False, "lambda2": 1.0})
+def test_a_value_that_contradicts_the_others_is_not_tried(target: PlayingTarget) -> None:
     lines: list[str] = []
-    _, learning, tried = tune([game], TRANSFER, released, (("learning.lambda2", (0.25, 0.5), "full"),), lines.append)
+    search = (("localization.safeguard", (True,), "full"),)
+    _, localization, tried = tune([target], TRANSFER, LOCALIZATION, search, lines.append)
     assert tried == []
-    assert learning == released
+    assert localization == LOCALIZATION
     assert "not tried" in lines[0]
+
+
+def test_every_key_of_the_search_is_a_setting() -> None:
+    for key, values, method in SEARCH:
+        section, name = key.split(".", 1)
+        settings = {"transfer": TransferSettings(), "localization": LocalizationSettings()}[section]
+        assert method in METHODS
+        for value in values:
+            found = changed(settings, name, value)
+            for part in name.split("."):
+                found = getattr(found, part)
+            assert found == value
 
 
 def test_too_few_classes(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s", classes=3)
     with pytest.raises(InputError, match="too few to hold 3 out"):
         draw_classes(store.dataset, 3, 0)
+
+
+def test_the_command_line_tunes_a_run_and_leaves_other_files_alone(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pairloc.experiments import tuning
+
+    monkeypatch.setattr(tuning.tune, "__defaults__", ((("localization.rounds", (0,), "warm-up"),), lambda line: None))
+    out = tmp_path / "tuned.json"
+    for _ in range(2):  # its own file may be written again
+        done = call("tune", whole, "--out", out, "--classes", 3, "--draws", 1)
+        assert done.status == 0, done.text
+    found = json.loads(out.read_text())
+    assert found["made_by"] == "pairloc tune"
+    assert found["localization"]["rounds"] == 0
+    assert [entry["key"] for entry in found["tried"]] == ["localization.rounds"]
+    LocalizationSettings.model_validate(found["localization"])
+    out.write_text("mine")
+    assert "is not what this command writes" in refused("tune", whole, "--out", out)
+    assert out.read_text() == "mine"

@@ -60,3 +60,11 @@ def test_a_curve_is_fitted_to_what_was_right(tmp_path: Path) -> None:
 def test_a_source_of_one_class_is_not_calibrated(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s", classes=1, bags=12)
     assert calibrate(store, planted_truth(store, shown), plain_transfer(steps=2), SETTINGS) == Calibration()
+
+
+def test_too_few_objects_without_the_playing_classes_give_the_default_curve(tmp_path: Path) -> None:
+    """A run must not end after its proposer was trained because its source is small."""
+    store, shown = planted_store(tmp_path / "s", classes=4, bags=40)
+    dataset, truth = planted_truth(store, shown)
+    none = truth.where(np.zeros(len(truth), dtype=np.bool_))
+    assert calibrate(store, (dataset, none), plain_transfer(), plain_settings()) == Calibration()

@@ -1,5 +1,6 @@
 """Fine-tuning: a network judges only what it never saw, and both opinions count by their weight."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -7,28 +8,61 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from helpers import TINY
-from pairloc.detector.reading import load_picture
-from pairloc.detector.propose import Seen, judge, propose
-from pairloc.detector.model import Proposer, build
+from pairloc.bags.extract import extract
+from pairloc.bags.store import BagStore
 from pairloc.boxes import iou
-from pairloc.settings import FineTuneSettings, SceneSettings
-from pairloc.datasets.dataset import Dataset
-from pairloc.formats.reading import read_annotated
 from pairloc.curation.scenes import write_scenes
+from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.runs.fine_tuning import Opinion, decide, fine_tune, instances, read_opinion
-from pairloc.bags.tensors import Bags
-from pairloc.localization.target import Target
-from pairloc.sharing import Share
+from pairloc.detector.model import Proposer, build
+from pairloc.detector.propose import Seen, judge
+from pairloc.detector.reading import batches
+from pairloc.formats.reading import read_annotated
+from pairloc.localization.alternate import State
+from pairloc.localization.confidence import Calibration, confidence
+from pairloc.localization.result import Localization
+from pairloc.runs.fine_tuning import Opinion, decide, fine_tune, instances
+from pairloc.settings import BoxSettings, ExtractSettings, FineTuneSettings, SceneSettings
 
 SETTINGS = FineTuneSettings(steps=2, batch=8, warm_up=1)
+PLAIN = BoxSettings(voting_iou=0.0)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Images with one box of every class that is in them, their bags, folds, and an untaught proposer."""
+
+    dataset: Dataset
+    store: BagStore
+    before: Localization
+    boxes: ScoredBoxes
+    start: Proposer
+
+    def images(self, *indices: int) -> list[Tensor]:
+        paths = [self.dataset.path(index) for index in range(len(self.dataset))]
+        return next(batches(paths, [list(indices)], 0)).every().to("cpu")
+
+    def proposals(self, index: int) -> Tensor:
+        return torch.from_numpy(np.array(self.store.bag(index).boxes))
+
+
+def localization(
+    dataset: Dataset, proposals: Tensor, scores: tuple[Tensor, ...], fold: Tensor, agreement: float = 1.0
+) -> Localization:
+    """A result whose selection is the best of scores (M, B) of every class."""
+    positives = tuple(torch.tensor(images, dtype=torch.int64) for images in dataset.positives)
+    selection = tuple(own.argmax(dim=1) for own in scores)
+    state = State(selection, tuple(torch.zeros(len(own), dtype=torch.float64) for own in scores), fold)
+    agreed = tuple(torch.full((len(own),), agreement, dtype=torch.float64) for own in scores)
+    nothing = ScoredBoxes(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0))
+    return Localization(dataset, nothing, state, positives, proposals, scores, agreed)
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Target, ScoredBoxes, torch.Tensor, Proposer]:
-    """Pictures with one box of every class that is in them, their bags, folds, and an untaught proposer."""
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     folder = tmp_path_factory.mktemp("scenes")
     write_scenes(folder, SceneSettings(size=64, source_images=14, target_images=2))
     dataset, truth = read_annotated(folder / "source.json")
@@ -37,116 +71,144 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Target, Sc
     boxes = ScoredBoxes(truth.image[rows], truth.label[rows], truth.boxes[rows], np.ones(len(rows)))
     torch.manual_seed(0)
     proposer = Proposer(build(TINY, 5, pretrained=False), TINY, tuple("abcde"))
-    pictures = [load_picture(dataset.path(index)).float() / 255 for index in range(len(dataset))]
-    proposals = propose(proposer.model, pictures, 7, 0.7)
-    table, valid = torch.zeros(len(dataset), 7, 4), torch.zeros(len(dataset), 7, dtype=torch.bool)
-    for row, own in enumerate(proposals):
-        own = own[: 7 - row % 3]  # bags of several sizes
-        table[row, : len(own)], valid[row, : len(own)] = own, True
-    bags = Bags.of_tensors(torch.zeros(len(dataset), 7, 2), table, valid, torch.zeros(len(dataset), 7))
-    return dataset, Target.of(bags, bags, dataset), boxes, torch.arange(len(dataset)) % 3, proposer
+    proposer.save(folder / "proposer")
+    settings = ExtractSettings(proposals=7, nms=0.5, whole_image=False, class_features="none")
+    extract(dataset, folder / "proposer", folder / "bags", settings)
+    store = BagStore(folder / "bags")
+    table = torch.zeros(len(dataset), 7, 4)
+    for row in range(len(dataset)):
+        own = torch.from_numpy(np.array(store.bag(row).boxes))
+        table[row, : len(own)] = own
+    scores = tuple(torch.zeros(len(images), 7) for images in dataset.positives)
+    return Scene(dataset, store, localization(dataset, table, scores, torch.arange(len(dataset)) % 3), boxes, proposer)
 
 
-def test_nothing_is_moved_by_a_network_that_moves_nothing(scene: tuple[Dataset, Target, ScoredBoxes]) -> None:
-    dataset, target = scene[:2]
+def test_nothing_is_moved_by_a_network_that_moves_nothing(scene: Scene) -> None:
     network = build(TINY, 4, pretrained=False).eval()
     torch.nn.init.zeros_(network.roi_heads.box_predictor.bbox_pred.weight)
     torch.nn.init.zeros_(network.roi_heads.box_predictor.bbox_pred.bias)
-    proposals = [target.transfer.boxes[i][target.transfer.valid[i]] for i in (0, 1)]
-    said, moved = judge(Seen(network, [load_picture(dataset.path(i)).float() / 255 for i in (0, 1)]), proposals)
+    proposals = [scene.proposals(i) for i in (0, 1)]
+    said, moved = judge(Seen(network, scene.images(0, 1)), proposals)
     torch.testing.assert_close(said.exp().sum(dim=1), torch.ones(len(said)))
     for label in range(5):
         torch.testing.assert_close(moved[:, label], torch.cat(proposals), atol=1e-3, rtol=1e-4)
 
 
-def test_moved_boxes_stay_in_the_picture_and_are_not_empty(scene: tuple[Dataset, Target, ScoredBoxes]) -> None:
-    dataset, target = scene[:2]
+def test_moved_boxes_stay_in_the_image_and_are_not_empty(scene: Scene) -> None:
     network = build(TINY, 4, pretrained=False).eval()
     torch.nn.init.normal_(network.roi_heads.box_predictor.bbox_pred.bias, std=30)
-    picture = load_picture(dataset.path(0)).float() / 255
-    _, moved = judge(Seen(network, [picture]), [target.transfer.boxes[0][target.transfer.valid[0]]])
+    _, moved = judge(Seen(network, scene.images(0)), [scene.proposals(0)])
     assert moved.min() >= 0
     assert moved.max() <= 64
     assert (moved[..., 2:] - moved[..., :2]).min() >= 1
 
 
+@pytest.fixture(scope="module")
+def told(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Opinion]:
+    """What is said of every fold."""
+    folder = tmp_path_factory.mktemp("told")
+    return folder, fine_tune(
+        scene.dataset, scene.store, scene.before, scene.boxes, scene.start, SETTINGS, folder, log=lambda line: None
+    )
+
+
 def test_what_a_fold_is_told_does_not_depend_on_its_own_boxes(
-    scene: tuple[Dataset, Target, ScoredBoxes, torch.Tensor, Proposer], tmp_path: Path
+    scene: Scene, told: tuple[Path, Opinion], tmp_path: Path
 ) -> None:
-    dataset, target, boxes, fold, start = scene
-    other = ScoredBoxes(boxes.image, boxes.label, boxes.boxes.copy(), boxes.score)
-    own = fold.numpy()[boxes.image] == 1
+    other = ScoredBoxes(scene.boxes.image, scene.boxes.label, scene.boxes.boxes.copy(), scene.boxes.score)
+    own = scene.before.state.fold.numpy()[scene.boxes.image] == 1
     other.boxes[own] = [1.0, 2.0, 30.0, 40.0]
-    for name, given_boxes in (("one", boxes), ("other", other)):
-        (tmp_path / name).mkdir()
-        fine_tune(dataset, target, given_boxes, fold, start, SETTINGS, tmp_path / name)
-    files = [(tmp_path / name / f"fold-{f}.safetensors").read_bytes() for name in ("one", "other") for f in range(3)]
-    assert files[1] == files[4]
-    assert files[0] != files[3]
-    assert files[2] != files[5]
-    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == [f"fold-{f}.safetensors" for f in range(3)]
+    fine_tune(scene.dataset, scene.store, scene.before, other, scene.start, SETTINGS, tmp_path)
+    names = [f"fold-{f}.safetensors" for f in range(3)]
+    same = [(tmp_path / name).read_bytes() == (told[0] / name).read_bytes() for name in names]
+    assert same == [False, True, False]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
-def test_two_processes_tell_what_one_tells_and_what_is_told_is_not_asked_again(
-    scene: tuple[Dataset, Target, ScoredBoxes, torch.Tensor, Proposer], tmp_path: Path
+def test_what_is_told_is_not_asked_again_and_is_said_of_every_proposal(
+    scene: Scene, told: tuple[Path, Opinion], tmp_path: Path
 ) -> None:
-    dataset, target, boxes, fold, start = scene
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    fine_tune(dataset, target, boxes, fold, start, SETTINGS, tmp_path / "one")
+    """A fold that was interrupted is done again, the others are not; the result is the same to the byte."""
+    names = [f"fold-{f}.safetensors" for f in range(3)]
+    for name in (names[0], names[2]):
+        (tmp_path / name).write_bytes((told[0] / name).read_bytes())
+    (tmp_path / "network-1").mkdir()
     lines: list[str] = []
-    for rank in (0, 1, 0, 1):
-        fine_tune(
-            dataset, target, boxes, fold, start, SETTINGS, tmp_path / "two", share=Share(rank, 2), say=lines.append
-        )
-    assert len(lines) == 3
-    for number in range(3):
-        name = f"fold-{number}.safetensors"
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    opinion = read_opinion(target, tmp_path / "one", 3)
-    for bags, said, moved in zip(target.positives, opinion.score, opinion.boxes, strict=True):
-        assert torch.equal(torch.isfinite(said), target.transfer.valid[bags])
+    arguments = (scene.dataset, scene.store, scene.before, scene.boxes, scene.start, SETTINGS, tmp_path)
+    fine_tune(*arguments, log=lines.append)
+    assert len(lines) == 1
+    assert lines[0].startswith("fold 2 of 3")
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (told[0] / name).read_bytes()
+    opinion = told[1]
+    for bags, said, moved in zip(scene.before.positives, opinion.score, opinion.boxes, strict=True):
+        counts = torch.tensor([len(scene.proposals(bag)) for bag in bags.tolist()])
+        assert torch.equal(torch.isfinite(said), torch.arange(7) < counts[:, None]) or not len(bags)
         assert moved.shape == (*said.shape, 4)
 
 
-def test_without_folds_one_network_sees_all(
-    scene: tuple[Dataset, Target, ScoredBoxes, torch.Tensor, Proposer], tmp_path: Path
-) -> None:
-    dataset, target, boxes, fold, start = scene
-    fine_tune(dataset, target, boxes, torch.zeros_like(fold), start, SETTINGS, tmp_path)
-    opinion = read_opinion(target, tmp_path, 1)
+def test_without_folds_one_network_sees_all(scene: Scene, tmp_path: Path) -> None:
+    state = replace(scene.before.state, fold=torch.zeros_like(scene.before.state.fold))
+    opinion = fine_tune(
+        scene.dataset, scene.store, replace(scene.before, state=state), scene.boxes, scene.start, SETTINGS, tmp_path
+    )
     assert all(torch.isfinite(said).any(dim=1).all() for said in opinion.score)
+    assert [path.name for path in tmp_path.iterdir()] == ["fold-0.safetensors"]
 
 
-def opinions(seed: int) -> tuple[torch.Tensor, Opinion]:
+def opinions(seed: int) -> tuple[Localization, Opinion]:
+    """One class in six of eight images, with nine proposals, and what networks might say of them."""
     generator = torch.Generator().manual_seed(seed)
     corner = 40 * torch.rand(6, 9, 2, generator=generator)
     boxes = torch.cat([corner, corner + 5 + 20 * torch.rand(6, 9, 2, generator=generator)], dim=2)
     said = torch.log_softmax(3 * torch.randn(6, 9, generator=generator), dim=1)
-    return torch.randn(6, 9, generator=generator), Opinion((said,), (boxes,))
+    scores = torch.randn(6, 9, generator=generator)
+    tags: tuple[tuple[int, ...], ...] = ((0,), (), (0,), (0,), (), (0,), (0,), (0,))
+    images = tuple(Image(i, f"{i}.jpg", (64, 64)) for i in range(8))
+    dataset = Dataset(images, ("a",), tags)
+    proposals = torch.zeros(8, 9, 4)
+    proposals[torch.tensor(dataset.positives[0])] = boxes
+    before = localization(dataset, proposals, (scores,), torch.zeros(8, dtype=torch.int64), agreement=0.5)
+    return before, Opinion((said,), (boxes,))
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**30))
 def test_the_weight_decides_whose_choice_it_is(seed: int) -> None:
-    scores, opinion = opinions(seed)
-    for weight, choice in ((1e-9, scores), (1e9, opinion.score[0])):
-        selection, gaps, boxes = decide((scores,), opinion, FineTuneSettings(weight=weight), 0.0)
-        assert torch.equal(selection[0], choice.argmax(dim=1))
-        assert torch.equal(boxes[0], opinion.boxes[0][torch.arange(6), selection[0]])
-        assert (gaps[0] >= 0).all()
+    before, opinion = opinions(seed)
+    for weight, choice in ((1e-9, before.scores[0]), (1e9, opinion.score[0])):
+        found, boxes = decide(before, opinion, FineTuneSettings(weight=weight), PLAIN, Calibration())
+        selection, gaps = found.state.selection[0], found.state.gaps[0]
+        assert torch.equal(selection, choice.argmax(dim=1))
+        assert torch.equal(boxes[0], opinion.boxes[0][torch.arange(6), selection])
+        assert np.array_equal(found.boxes.boxes, boxes[0].double().numpy())
+        assert found.boxes.image.tolist() == before.positives[0].tolist()
+        assert (gaps >= 0).all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**30))
+def test_the_networks_are_one_view_more_in_the_confidence(seed: int) -> None:
+    """Of three views: those that agreed before, if their box is still the one, and the networks themselves."""
+    before, opinion = opinions(seed)
+    found, boxes = decide(before, opinion, SETTINGS, PLAIN, Calibration())
+    rows = torch.arange(6)
+    own = before.proposals[before.positives[0], before.state.selection[0]]
+    same = torch.tensor([bool(iou(own[r : r + 1].numpy(), boxes[0][r : r + 1].numpy())[0, 0] > 0.5) for r in rows])
+    expected = torch.where(same, 2 / 3, 1 / 3).double()
+    torch.testing.assert_close(found.agreement[0], expected)
+    sure = confidence(Calibration(), expected, found.state.gaps[0])
+    np.testing.assert_allclose(found.boxes.score, sure.numpy().round(4))
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**30), st.floats(0.05, 0.9))
 def test_instances_are_the_boxes_and_all_others_that_are_sure_and_apart(seed: int, sure: float) -> None:
-    scores, opinion = opinions(seed)
-    tagged = torch.tensor([0, 2, 3, 5, 6, 7])
-    bags = Bags.of_tensors(torch.zeros(8, 9, 1), torch.zeros(8, 9, 4), torch.ones(8, 9).bool(), torch.zeros(8, 9))
-    target = Target(bags, bags, ("a",), (tagged,), torch.ones(8, 1).bool())
-    _, _, boxes = decide((scores,), opinion, SETTINGS, 0.5)
-    found = instances(target, opinion, boxes, sure)
-    for place, bag in enumerate(tagged.tolist()):
+    before, opinion = opinions(seed)
+    _, boxes = decide(before, opinion, SETTINGS, BoxSettings(voting_iou=0.5), Calibration())
+    found = instances(before, opinion, boxes, sure)
+    for place, bag in enumerate(before.positives[0].tolist()):
         own = found.boxes[found.image == bag]
         np.testing.assert_allclose(own[0], boxes[0][place].numpy(), rtol=1e-6)
         apart = iou(own, own)

@@ -1,4 +1,4 @@
-"""Tags in, boxes out, with the weights of the package, whatever the tags and the pictures are like."""
+"""Tags in, boxes out, with the weights of the package, whatever the tags and the images are like."""
 
 import json
 from pathlib import Path
@@ -6,28 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from pairloc import Localizer
-from pairloc.cli import app
-from pairloc.settings import LearningSettings, SceneSettings
-from pairloc.formats.reading import read, read_boxes
 from pairloc.curation.scenes import write_scenes
 from pairloc.errors import InputError
-from pairloc.runs.localize import learning_of, localize
+from pairloc.formats.reading import read, read_boxes
+from pairloc.runs.localize import localize, localize_settings
 from pairloc.runs.sealing import broken
+from pairloc.settings import LocalizationSettings, SceneSettings
 from pairloc.weights import PACKAGED, weights_folder
+from runs.calling import refused
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photos")
-    write_scenes(folder, SceneSettings(source_images=1, target_images=10))
+    write_scenes(folder, SceneSettings(source_images=1, target_images=8))
     return folder
-
-
-def images_of(photos: Path) -> Path:
-    return photos / "images"
 
 
 def test_weights_are_small_and_have_a_card() -> None:
@@ -35,12 +30,11 @@ def test_weights_are_small_and_have_a_card() -> None:
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 40e6
     card = (folder / "CARD.md").read_text()
     assert "licence" in card
-    assert learning_of(PACKAGED, 3).rounds == 3
     with pytest.raises(InputError, match="does not hold a proposer"):
         weights_folder("nowhere")
 
 
-def test_good_corrupt_missing_and_untagged_pictures(photos: Path, tmp_path: Path) -> None:
+def test_good_corrupt_missing_and_untagged_images(photos: Path, tmp_path: Path) -> None:
     """Corrupt and missing ones are named and left out, untagged ones are named, the rest goes on."""
     tags = (photos / "target_tags.csv").read_text().splitlines()
     names = list(dict.fromkeys(line.split(",")[0] for line in tags[1:]))
@@ -51,7 +45,7 @@ def test_good_corrupt_missing_and_untagged_pictures(photos: Path, tmp_path: Path
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((source / name).read_bytes())
-    (folder / names[0]).write_bytes(b"not a picture")
+    (folder / names[0]).write_bytes(b"not an image")
     (folder / names[1]).unlink()
     Image.new("RGB", (37, 501), "green").save(folder / "untagged.png")
     tall = folder / names[2]
@@ -59,26 +53,34 @@ def test_good_corrupt_missing_and_untagged_pictures(photos: Path, tmp_path: Path
     (tmp_path / "tags.csv").write_text("\n".join(tags) + "\n")
     lines: list[str] = []
     out = tmp_path / "out"
-    localize(folder, tmp_path / "tags.csv", out, weights=PACKAGED, rounds=0, say=lines.append)
+    settings = localize_settings(folder, tmp_path / "tags.csv", rounds=0)
+    localize(settings, out, "cpu", lines.append)
     said = "\n".join(lines)
-    assert "1 pictures have no tag and get no box: untagged.png" in said
-    assert "2 pictures were left out" in said
+    assert "1 images have no tag and get no box: untagged.png" in said
+    assert "2 images were left out" in said
+    skipped = (out / "skipped.txt").read_text().splitlines()
+    assert len(skipped) == 2
+    assert names[0] in skipped[0]
     _, boxes = read_boxes(out / "boxes.json")
     assert len({int(i) for i in boxes.image}) == len(names) - 2
     assert ((boxes.score > 0) & (boxes.score < 1)).all()
+    sizes = {entry["file_name"]: (entry["width"], entry["height"]) for entry in json.loads(
+        (out / "boxes.json").read_text())["images"] if "width" in entry}  # fmt: skip
+    assert sizes[names[2]] == (60, 400)
     assert (out / "report.html").is_file()
     assert broken(out) == []
     again: list[str] = []
-    localize(folder, tmp_path / "tags.csv", out, weights=PACKAGED, rounds=0, say=again.append)
+    localize(settings, out, "cpu", again.append)
     assert not any("..." in line for line in again)  # nothing is done twice
 
 
-def test_a_class_of_one_picture_gets_a_box_and_little_trust(photos: Path, tmp_path: Path) -> None:
+def test_a_class_of_one_image_gets_a_box_and_little_trust(photos: Path, tmp_path: Path) -> None:
     dataset = read(photos / "target_tags.csv")
     rows = [f"{image.file},class {number}" for number, image in enumerate(dataset.images)]
     (tmp_path / "tags.csv").write_text("image,labels\n" + "\n".join(rows) + "\n")
     assert dataset.folder is not None
-    localize(dataset.folder, tmp_path / "tags.csv", tmp_path / "out", weights=PACKAGED, say=lambda line: None)
+    settings = localize_settings(dataset.folder, tmp_path / "tags.csv")
+    localize(settings, tmp_path / "out", "cpu", lambda line: None)
     _, boxes = read_boxes(tmp_path / "out" / "boxes.json")
     assert len(boxes) == len(dataset)
     assert (boxes.score <= 0.5).all()
@@ -87,28 +89,24 @@ def test_a_class_of_one_picture_gets_a_box_and_little_trust(photos: Path, tmp_pa
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("tags.csv", "image,labels\nnothere.jpg,cat\n", "holds none of the 1 pictures"),
-        ("tags.doc", "cat in a.jpg", "pairloc: "),
-        ("tags.csv", "", "pairloc: "),
+        ("tags.csv", "image,labels\nnothere.jpg,cat\n", "holds none of the 1 images"),
+        ("tags.doc", "cat in a.jpg", "no known data set here; name its format with --format"),
+        ("tags.csv", "", "is empty"),
     ],
 )
 def test_bad_tags_are_one_sentence(photos: Path, tmp_path: Path, name: str, content: str, said: str) -> None:
     (tmp_path / name).write_text(content)
-    arguments = ["localize", str(images_of(photos)), "--tags", str(tmp_path / name), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code != 0
-    assert isinstance(result.exception, InputError)
-    assert said.removeprefix("pairloc: ") in str(result.exception)
+    text = refused("localize", photos / "images", "--tags", tmp_path / name, "--out", tmp_path / "out")
+    assert said in text
     assert not (tmp_path / "out").exists()
 
 
 def test_pretrained_in_three_lines(photos: Path) -> None:
     dataset = read(photos / "target_tags.csv")
     paths = [dataset.path(index) for index in range(4)]
-    boxes = Localizer.pretrained(learning=LearningSettings(rounds=0, geometry=True)).localize(
-        paths, [dataset.names(index) for index in range(4)]
-    )
-    assert np.isfinite(boxes.boxes).all()
-    assert len(boxes) == sum(len(dataset.names(index)) for index in range(4))
-    settings = json.loads((weights_folder(PACKAGED) / "learning.json").read_text())
-    assert Localizer.pretrained().learning == LearningSettings.model_validate(settings)
+    localizer = Localizer.pretrained(localization=LocalizationSettings(rounds=0))
+    found = localizer.localize(paths, [dataset.names(index) for index in range(4)])
+    assert np.isfinite(found.boxes.boxes).all()
+    assert len(found) == 4
+    assert len(found.boxes) == sum(len(dataset.names(index)) for index in range(4))
+    assert Localizer.pretrained().localization == LocalizationSettings()

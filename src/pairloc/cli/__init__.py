@@ -12,6 +12,7 @@ from pairloc import __version__
 from pairloc.cli import bags, data, outcome, runs
 from pairloc.errors import InputError
 
+_INTERRUPTED = 130
 app = typer.Typer(
     help="Tagged images in, boxes out.",
     no_args_is_help=True,
@@ -49,7 +50,11 @@ def main() -> None:
 
         _fail(f"{error.filename or 'input or output'}: {reason(error)}")
     except KeyboardInterrupt:
-        _fail("interrupted", status=130)
+        _fail("interrupted", status=_INTERRUPTED)
+    except SystemExit as end:  # typer makes one of a KeyboardInterrupt, and says nothing
+        if end.code == _INTERRUPTED:
+            _fail("interrupted", status=_INTERRUPTED)
+        raise
 
 
 def _fail(message: str, status: int = 2) -> None:

@@ -12,6 +12,7 @@ from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.localization.confidence import Calibration
 from pairloc.localization.engine import MEMORY, learn_source, localize_target
 from pairloc.localization.result import Localization
+from pairloc.localization.transfer import NoObjectsError
 from pairloc.settings import LocalizationSettings, TransferSettings
 
 _ENOUGH = 100  # images of playing classes alone, below which others play too
@@ -37,11 +38,17 @@ def calibrate(
     device: str = "cpu",
     memory: int = MEMORY,
 ) -> Calibration:
-    """Learn without the images of some classes, warm up on those, and fit a curve to what was right."""
+    """Learn without the images of some classes, warm up on those, and fit a curve to what was right.
+
+    A source too small for that gives the default curve.
+    """
     cast = _cast(bags.dataset, settings.seed)
     if cast is None:
         return Calibration()
-    learned = learn_source(bags, truth, transfer, indices=cast.source, device=device, memory=memory)
+    try:
+        learned = learn_source(bags, truth, transfer, indices=cast.source, device=device, memory=memory)
+    except NoObjectsError:
+        return Calibration()
     place = {label: index for index, label in enumerate(cast.classes)}
     own = bags.dataset.subset(cast.target)
     tags = tuple(tuple(place[label] for label in labels if label in place) for labels in own.tags)

@@ -22,6 +22,10 @@ BACKGROUND, NEITHER = -1, -2
 _LOOK = 256  # pairs of bags the held-out loss is measured on
 
 
+class NoObjectsError(InputError):
+    """A source whose proposals show too few annotated objects."""
+
+
 @dataclass(frozen=True)
 class Labels:
     """What the proposals of the source show."""
@@ -88,7 +92,7 @@ def learn_transfer(bags: Bags, known: Labels, settings: TransferSettings) -> tup
     with_object = torch.nonzero((labels >= 0).any(dim=1))[:, 0].cpu()
     shuffled = with_object[torch.from_numpy(np.random.default_rng(settings.seed).permutation(len(with_object)))]
     if len(shuffled) < 2:
-        raise InputError("the source has fewer than two images whose proposals show an annotated object")
+        raise NoObjectsError("the source has fewer than two images whose proposals show an annotated object")
     count = min(int(len(shuffled) * training.held_out), len(shuffled) - 2)
     held, train = shuffled[:count], shuffled[count:]
     drawer = _drawer(labels, train, settings.same_class, settings.seed)

@@ -17,8 +17,9 @@ from pairloc.migration import moved_key
 from pairloc.settings import RunSettings, Settings
 
 _FOLDER = Path(__file__).parent
-PRESETS = tuple(sorted(file.stem for file in _FOLDER.glob("*.toml")))
+PRESETS = ("default", "paper", "demo")
 _SEEDED = ("proposer", "transfer", "localization", "fine_tune", "mi_svm")
+_PACKAGED = "coco63"  # weights that are a name, not a folder
 _PATHS = ("source", "source_images", "target", "target_images", "truth")
 
 
@@ -38,7 +39,7 @@ def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
         near = {key: value for key, value in data.items() if key in _PATHS and isinstance(value, str)}
         settings["data"] = data | {key: str((path.parent / value).resolve()) for key, value in near.items()}
     weights = settings.get("weights")
-    if isinstance(weights, str) and (path.parent / weights).is_dir():
+    if isinstance(weights, str) and weights != _PACKAGED:
         settings["weights"] = str((path.parent / weights).resolve())
     return validated(settings, str(path))
 
@@ -52,7 +53,7 @@ def preset(name: object) -> dict[str, Any]:
 
 def demo_settings(seed: int = 0, *, fast: bool = False) -> RunSettings:
     """The settings of the demo; `fast` is less of everything, for tests."""
-    content = merged(preset("demo"), preset("demo-fast") if fast else {})
+    content = merged(preset("demo"), read_toml(_FOLDER / "demo-fast.toml") if fast else {})
     return validated(merged(content, {"seed": seed, "data": {"scenes": {"seed": seed}}}), "the demo")
 
 

@@ -11,7 +11,7 @@ from pairloc.io import first_problem
 from pairloc.runs.run import Log, Run
 from pairloc.runs.stages import some
 from pairloc.settings import RunSettings
-from pairloc.weights import PACKAGED, localization_of
+from pairloc.weights import PACKAGED, extract_of, localization_of
 
 
 def localize_settings(
@@ -29,17 +29,18 @@ def localize_settings(
 ) -> RunSettings:
     """The settings of a run that finds a box for every tag; an image that cannot be read is left out."""
     learning: dict[str, Any] = localization_of(weights).model_dump() | {"seed": seed}
+    folder = weights if weights == PACKAGED else str(Path(weights).resolve())  # a run is the same from any folder
     if rounds is not None:
         learning["rounds"] = rounds
     try:
         return RunSettings.model_validate(
             {
-                "data": {"target": tags, "target_images": images, "target_format": format},
-                "weights": weights,
+                "data": {"target": tags.resolve(), "target_images": images.resolve(), "target_format": format},
+                "weights": folder,
                 "methods": ("full", "fine-tuned") if fine_tune else ("full",),
                 "localization": learning,
                 "fine_tune": {"seed": seed, "workers": workers},
-                "extract": {"unreadable": "skip", "workers": workers},
+                "extract": extract_of(weights).model_dump() | {"workers": workers},
                 "seed": seed, "device": device, "processes": processes,
             }
         )  # fmt: skip

@@ -47,6 +47,8 @@ class Run:
     def run(self) -> Evaluation:
         """Run the unfinished stages and return the evaluation."""
         self._refuse_inputs_inside()
+        if self.weights is not None:
+            _ = self.learned  # weights that cannot be used are noticed before any work
         runner.work(self)
         return self.evaluation
 

@@ -3,6 +3,7 @@
 RUN/config.json        the settings
 RUN/STAGE/             what a stage wrote
 RUN/aside/STAGE-KEY/   what it wrote with other settings or inputs; used again when those come back
+RUN/aside/STAGE-damaged-KEY/   what is not used again: damaged, or built on what has been made again
 RUN/seal.json          the hash of every file
 """
 
@@ -15,12 +16,25 @@ from pairloc.errors import InputError
 from pairloc.io import copy_file, read_json, refuse_links, refuse_other_work, sha256, write_json
 from pairloc.platform import locked
 from pairloc.runs.sealing import SEAL, seal, sealed
-from pairloc.runs.stage import Record, Stage, begin, begun_key, content, damage, finish, is_stage, keys, record_of
+from pairloc.runs.stage import (
+    Record,
+    Stage,
+    begin,
+    begun_key,
+    begun_of,
+    content,
+    damage,
+    finish,
+    is_stage,
+    keys,
+    record_of,
+)
 
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
 CONFIG, ASIDE, LOCK = "config.json", "aside", ".lock"
+UNUSABLE = "damaged"
 MADE_BY = "pairloc run"
 
 
@@ -37,7 +51,8 @@ def plan(run: "Run") -> list[tuple[str, str]]:
         elif _kept(run.folder, name, key) is not None:
             state = "kept aside, comes back"
         elif folder.is_dir():
-            state = "settings or inputs changed: will be kept aside and done again"
+            then = "kept aside, done again" if run.stages[name].kept else "done again"
+            state = f"settings or inputs changed: {then}"
         else:
             state = "pending"
         found.append((name, state))
@@ -94,15 +109,20 @@ def _done(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record 
         lines = damage(folder, record)
         if not lines and record.inputs == inputs:
             return record
-        _set_aside(run, stage.name, f"is damaged ({lines[0]})" if lines else "was built on what has been made again")
-    elif folder.is_dir() and begun_key(folder) != key and any(folder.iterdir()):
-        _set_aside(run, stage.name, "was made with other settings or inputs")
+        why = f"is damaged ({lines[0]})" if lines else "was built on what has been made again"
+        _set_aside(run, stage.name, why, unusable=True)
+    elif folder.is_dir() and any(folder.iterdir()):
+        begun = begun_of(folder)
+        if begun is None or begun.key != key:
+            _set_aside(run, stage.name, "was made with other settings or inputs")
+        elif begun.inputs and begun.inputs != inputs:
+            _set_aside(run, stage.name, "was begun on what has been made again", unusable=True)
     return None
 
 
 def _do(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record:
     folder, start = run.folder / stage.name, time.perf_counter()
-    begin(folder, key)
+    begin(folder, key, inputs)
     run.log(f"{stage.name} ...")
     stage.work(run, folder)
     seconds = time.perf_counter() - start
@@ -113,19 +133,21 @@ def _do(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record:
 
 
 def _kept(run: Path, stage: str, key: str) -> Path | None:
-    """Where a finished stage of this key is kept aside."""
-    folder = run / ASIDE / f"{stage}-{key[:12]}"
-    record = record_of(folder)
-    return folder if record is not None and record.key == key else None
+    """Where a stage of this key is kept aside: a finished one if there is any, else one that was begun."""
+    found = sorted((run / ASIDE).glob(f"{stage}-{key[:12]}*"))
+    finished = [folder for folder in found if (record := record_of(folder)) is not None and record.key == key]
+    begun = [folder for folder in found if begun_key(folder) == key]
+    return next(iter(finished + begun), None)
 
 
-def _set_aside(run: "Run", name: str, why: str) -> None:
+def _set_aside(run: "Run", name: str, why: str, *, unusable: bool = False) -> None:
     """Move a stage's folder, or a published file, out of the way; what takes no time to make is removed."""
     source = run.folder / name
     if source.is_dir() and not run.stages[name].kept:
         shutil.rmtree(source)
         return
     label = (begun_key(source) or "")[:12] if source.is_dir() else time.strftime("%Y%m%d-%H%M%S")
+    label = f"{UNUSABLE}-{label}" if unusable else label
     place = run.folder / ASIDE / f"{name}-{label}"
     number = 2
     while place.exists():

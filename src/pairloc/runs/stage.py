@@ -45,6 +45,7 @@ class Begun(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     key: str
+    inputs: dict[str, str] = {}  # the content of every input it builds on
 
 
 class Record(BaseModel):
@@ -76,9 +77,9 @@ def content(stage: Stage, record: Record) -> str:
     return hashlib.sha256(json.dumps({name: record.files.get(name) for name in sorted(names)}).encode()).hexdigest()
 
 
-def begin(folder: Path, key: str) -> None:
+def begin(folder: Path, key: str, inputs: dict[str, str]) -> None:
     """Note what a folder is being filled with."""
-    write_json(folder / BEGUN, {"key": key})
+    write_json(folder / BEGUN, {"key": key, "inputs": inputs})
 
 
 def finish(folder: Path, key: str, inputs: dict[str, str], seconds: float, device: str, seed: int) -> Record:
@@ -104,9 +105,14 @@ def record_of(folder: Path) -> Record | None:
     return _read(folder / DONE, Record)
 
 
+def begun_of(folder: Path) -> Begun | None:
+    """What a folder was begun with."""
+    return _read(folder / BEGUN, Begun)
+
+
 def begun_key(folder: Path) -> str | None:
     """The key of the work that a folder was begun for."""
-    begun = _read(folder / BEGUN, Begun)
+    begun = begun_of(folder)
     return None if begun is None else begun.key
 
 

@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from pairloc.errors import InputError
-from pairloc.io import first_problem, read_json
+from pairloc.io import Model, first_problem, read_json
 from pairloc.migration import migrated
-from pairloc.settings import LocalizationSettings
+from pairloc.settings import ExtractSettings, LocalizationSettings
 
 PACKAGED = "coco63"
-SETTINGS = "localization.json"
+SETTINGS, EXTRACT = "localization.json", "extract.json"
 _OLD_SETTINGS = "learning.json"  # what the file was called before settings were grouped
 
 
@@ -27,19 +27,39 @@ def weights_folder(name: str) -> Path:
     return folder
 
 
+def extract_of(name: str) -> ExtractSettings:
+    """How to describe images for weights: with the class features that they were learned on."""
+    folder = weights_folder(name)
+    for file, keys in ((EXTRACT, ()), ("config.json", ("settings", "extract"))):
+        if (folder / file).is_file():
+            content = _group(folder / file, keys)
+            known = {"class_features": content["class_features"]} if "class_features" in content else {}
+            return _checked(ExtractSettings, known | {"unreadable": "skip"}, folder / file)
+    return ExtractSettings(unreadable="skip")
+
+
 def localization_of(name: str) -> LocalizationSettings:
     """The settings that weights come with, or those of the run they are; the defaults where they come with none."""
     folder = weights_folder(name)
     for file, keys in ((SETTINGS, ()), (_OLD_SETTINGS, ()), ("config.json", ("settings", "localization", "learning"))):
-        if not (folder / file).is_file():
-            continue
-        content: Any = read_json(folder / file)
-        for key in keys:
-            content = content.get(key, content) if isinstance(content, dict) else content
-        if not isinstance(content, dict):
-            raise InputError(f"{folder / file}: does not hold settings")
-        try:
-            return LocalizationSettings.model_validate(migrated("localization", content))
-        except ValidationError as error:
-            raise InputError(f"{folder / file}: {first_problem(error)}") from error
+        if (folder / file).is_file():
+            content = migrated("localization", _group(folder / file, keys))
+            return _checked(LocalizationSettings, content, folder / file)
     return LocalizationSettings()
+
+
+def _group(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    """The settings in a file, below those of the keys that are there."""
+    content: Any = read_json(file)
+    for key in keys:
+        content = content.get(key, content) if isinstance(content, dict) else content
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: does not hold settings")
+    return content
+
+
+def _checked(kind: type[Model], content: dict[str, Any], file: Path) -> Model:
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise InputError(f"{file}: {first_problem(error)}") from error

@@ -1,0 +1,169 @@
+"""Keys: what redoes a stage, what does not, and what becomes of work that was done with other settings."""
+
+from pathlib import Path
+
+import pytest
+
+from pairloc.presets import read_config
+from pairloc.runs import runner, stage
+from pairloc.runs.run import Run, open_run
+from pairloc.runs.sealing import broken
+from pairloc.runs.stage import keys, record_of
+from runs.calling import call, copied
+
+STAGES = (
+    "data", "proposer", "bags", "transfer", "calibration", "warm-up-unary", "full", "fine-tuned", "evaluation",
+    "report",
+)  # fmt: skip
+
+
+def nothing(line: str) -> None:
+    """A log that keeps quiet."""
+
+
+def changed(config: Path, change: str) -> set[str]:
+    """The stages whose key a change of settings changes."""
+    before, now = (keys(Run(Path("none"), read_config(config, list(some))).stages) for some in ((), (change,)))
+    return {name for name, key in now.items() if before[name] != key}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "processes=2", "memory=1.5", "device=cpu", "proposer.workers=3", "extract.workers=3", "fine_tune.workers=3",
+        "extract.batch=4", "extract.shard=7", "extract.unreadable=skip",
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_on_results_is_in_no_key(config: Path, change: str) -> None:
+    assert changed(config, change) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "first"),
+    [
+        ("data.scenes.seed=1", "data"),
+        ("proposer.lr=0.002", "proposer"),
+        ("extract.proposals=9", "bags"),
+        ("transfer.training.steps=9", "transfer"),
+        ("localization.energy.alpha=0.5", "calibration"),
+        ("fine_tune.weight=1.0", "fine-tuned"),
+    ],
+)
+def test_a_setting_redoes_its_stage_and_what_builds_on_it(config: Path, change: str, first: str) -> None:
+    assert changed(config, change) == set(STAGES[STAGES.index(first) :])
+
+
+def test_a_setting_of_a_method_that_is_not_run_changes_nothing(config: Path) -> None:
+    assert changed(config, "mi_svm.rounds=3") == set()
+
+
+def test_an_upgrade_of_the_package_keeps_every_stage(
+    config: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(whole, tmp_path / "run")
+    monkeypatch.setattr(stage, "__version__", "9.9.9")
+    run = Run(folder, read_config(config), log=lambda line: pytest.fail(line))
+    assert {state for _, state in run.plan()} == {"done"}
+    run.run()
+    assert broken(folder) == []
+    record = record_of(folder / "full")
+    assert record is not None
+    assert record.made_with["pairloc"] != "9.9.9"
+    again = Run(folder, read_config(config, ["fine_tune.weight=1.0"]), log=nothing)
+    again.run()
+    redone = record_of(folder / "fine-tuned")
+    assert redone is not None
+    assert redone.made_with["pairloc"] == "9.9.9"  # it is recorded, so the first half of this test can fail
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_work_of_other_settings_is_kept_aside_and_used_again(config: Path, whole: Path, tmp_path: Path) -> None:
+    """There and back: nothing is deleted, nothing is trained twice; `clean` removes what is aside and nothing else."""
+    folder = copied(whole, tmp_path / "run")
+    other = read_config(config, ["proposer.lr=0.002"])
+    before = contents(whole)
+    lines: list[str] = []
+    Run(folder, other, log=lines.append).run()
+    assert any(line.startswith("proposer: was made with other settings or inputs; kept as aside/") for line in lines)
+    aside = {name.rpartition("-")[0]: folder / "aside" / name for name in runner.set_aside_size(folder)[0]}
+    kept = set(STAGES[1:-2])  # evaluation and report take no time, data is the same
+    assert set(aside) == kept
+    for name in kept:
+        assert contents(aside[name]) == contents(whole / name), name
+    changed_proposer = (folder / "proposer" / "proposer.safetensors").read_bytes()
+    assert changed_proposer != before["proposer/proposer.safetensors"]
+    assert broken(folder) == []
+    back = Run(folder, read_config(config), log=lines.append)
+    plan = dict(back.plan())
+    assert {plan[name] for name in kept} == {"kept aside, comes back"}
+    assert plan["data"] == "done"
+    lines.clear()
+    back.run()
+    assert not any(line.endswith(" ...") for line in lines if not line.startswith(("evaluation", "report")))
+    assert "proposer: what was made with these settings before is used again" in lines
+    now = contents(folder)
+    for name in kept:
+        mine = {file: content for file, content in now.items() if file.startswith(f"{name}/")}
+        assert mine == {file: content for file, content in before.items() if file.startswith(f"{name}/")}, name
+    times = [(place / "proposer" / "done.json").stat().st_mtime_ns for place in (folder, whole)]
+    assert times[0] == times[1]
+    assert now["boxes.json"] == before["boxes.json"]
+    assert broken(folder) == []
+    lines.clear()
+    Run(folder, other, log=lines.append).run()  # and there again
+    assert (folder / "proposer" / "proposer.safetensors").read_bytes() == changed_proposer
+    assert "proposer ..." not in lines
+    Run(folder, read_config(config), log=nothing).run()
+
+    names, size = runner.set_aside_size(folder)
+    assert len(names) == len(kept)
+    asked = call("clean", folder)
+    assert f"{len(names)} results are kept aside in {folder / 'aside'}, {size / 1e6:.1f} MB" in asked.text
+    assert asked.status != 0  # nobody answered
+    assert (folder / "aside").is_dir()
+    assert call("clean", folder, "--yes").status == 0
+    assert not (folder / "aside").exists()
+    after = contents(folder)
+    assert set(after) == {file for file in now if not file.startswith("aside/")}
+    assert all(after[file] == now[file] for file in after if file.split("/")[0] in kept)
+    assert "nothing is kept aside" in call("clean", folder, "--yes").text
+    assert {state for _, state in open_run(folder).plan()} == {"done"}
+    refused = call("clean", tmp_path, "--yes")
+    assert (refused.status, "is not a run" in refused.text) == (2, True)
+
+
+def test_work_that_was_only_begun_comes_back_too(config: Path, whole: Path, tmp_path: Path) -> None:
+    """A killed training is gone on with, and does not stand in the way of what is finished later."""
+    folder = copied(whole, tmp_path / "run")
+    (folder / "full" / "done.json").unlink()
+    state = (folder / "full" / "state.safetensors").read_bytes()
+    other = read_config(config, ["localization.boxes.voting_iou=0.5"])
+    lines: list[str] = []
+    Run(folder, other, log=lines.append).run()
+    assert any(line.startswith("full: was made with other settings or inputs") for line in lines)
+    lines.clear()
+    Run(folder, read_config(config), log=lines.append).run()
+    assert "full: what was made with these settings before is used again" in lines
+    assert "full ..." in lines
+    assert not any("re-train" in line for line in lines)  # its rounds were done
+    assert (folder / "full" / "state.safetensors").read_bytes() == state
+    lines.clear()
+    for settings in (other, read_config(config)):
+        Run(folder, settings, log=lines.append).run()
+    assert "full ..." not in lines
+
+
+def test_work_that_was_begun_on_other_inputs_is_not_gone_on_with(config: Path, whole: Path, tmp_path: Path) -> None:
+    folder = copied(whole, tmp_path / "run")
+    (folder / "full" / "done.json").unlink()
+    begun = stage.begun_of(folder / "full")
+    assert begun is not None
+    stage.begin(folder / "full", begun.key, begun.inputs | {"bags": "others"})
+    lines: list[str] = []
+    Run(folder, read_config(config), log=lines.append).run()
+    assert any(line.startswith("full: was begun on what has been made again") for line in lines)
+    assert (folder / "full" / "boxes.json").read_bytes() == (whole / "full" / "boxes.json").read_bytes()

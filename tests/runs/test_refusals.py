@@ -1,0 +1,193 @@
+"""What cannot be used is one sentence and exit status 2, before any work: names, numbers, weights, files of a run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pairloc.errors import InputError
+from pairloc.localization.functions import TransferScores
+from pairloc.runs.localize import localize_settings
+from pairloc.weights import localization_of
+from runs.calling import call, copied, refused
+from runs.test_attacks import arguments
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('localization.solver.name="trsw"', "localization.solver.name: there is no 'trsw'; known are "),
+        ('extract.class_features="nope"', "there are no class features 'nope'; known are "),
+        ('proposer.backbone="nope"', "there is no backbone 'nope'; known are "),
+        ('localization.pairs.kind="nope"', "localization.pairs.kind: there is no 'nope'; known are "),
+        ('transfer.pairs.kind="nope"', "transfer.pairs.kind: there is no 'nope'; known are "),
+        ('methods=["best"]', "there is no method 'best'; known are "),
+        ('data.source_format="nope"', "data.source_format: there is no 'nope'; known are auto, "),
+        ('data.target_format="nope"', "data.target_format: there is no 'nope'; known are auto, "),
+        ("preset=nope", "there is no preset 'nope'; known are "),
+        ("localization.energy.alpha=inf", "localization.energy.alpha: Input should be a finite number"),
+        ("localization.energy.alpha=nan", "localization.energy.alpha: Input should be a finite number"),
+        ("memory=inf", "memory: Input should be a finite number"),
+        ("memory=0", "memory: Input should be greater than 0"),
+        ("methods=[]", "methods: Tuple should have at least 1 item"),
+        ("seed=18446744073709551616", "seed: "),
+        ("localization=3", "localization: Input should be a valid dictionary"),
+        ("localization.energy=3", "localization.energy: Input should be a valid dictionary"),
+        ("device=tpu", "device: Input should be 'auto', 'cpu', 'cuda' or 'mps'"),
+    ],
+)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_wrong_setting_is_refused_before_any_work(
+    config: Path, tmp_path: Path, change: str, said: str, dry: tuple[str, ...]
+) -> None:
+    text = refused("run", config, "--out", tmp_path / "run", "--set", change, *dry)
+    assert said in text
+    assert "\n" not in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_here_is_refused(config: Path, tmp_path: Path) -> None:
+    assert "device 'tpu': is not here" in refused("run", config, "--out", tmp_path / "run", "--device", "tpu")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--rounds", 101, "--rounds: Input should be less than or equal to 100, not 101"),
+        ("--processes", 300, "--processes: Input should be less than or equal to 256, not 300"),
+        ("--workers", 257, "--workers"),
+        ("--seed", 2**70, "--seed"),
+        ("--seed", -1, "--seed"),
+        ("--format", "nope", "data.target_format: there is no 'nope'"),
+        ("--device", "tpu", "device 'tpu': is not here"),
+        ("--weights", "nowhere", "nowhere: does not hold a proposer and transfer scores"),
+    ],
+)
+def test_a_wrong_option_of_localize_is_named(
+    whole: Path, tmp_path: Path, option: str, value: object, said: str
+) -> None:
+    text = refused(*arguments(whole, tmp_path / "out"), option, value)
+    assert said in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_localize_wants_a_folder_of_images(whole: Path, tmp_path: Path) -> None:
+    tags = whole / "data" / "scenes" / "target_tags.csv"
+    for images in (tags, tmp_path / "none"):
+        text = refused("localize", images, "--tags", tags, "--out", tmp_path / "out", "--weights", whole)
+        assert str(images) in text
+    assert not (tmp_path / "out").exists()
+
+
+Change = Callable[[dict[str, np.ndarray]], object]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t["unary.linear.weight"].fill(np.nan), "are not finite numbers"),
+        (lambda t: t.update({"reduction.matrix": t["reduction.matrix"][:-1]}), "does not hold transfer scores"),
+        (lambda t: t.update({"reduction.mean": t["reduction.mean"][None]}), "does not hold transfer scores"),
+        (lambda t: t.pop("reduction.mean"), "does not hold transfer scores"),
+        (lambda t: t.pop("unary.linear.weight"), "does not hold transfer scores"),
+        (lambda t: t.update({"extra": np.zeros(1, np.float32)}), "does not hold transfer scores"),
+    ],
+)
+def test_weights_that_cannot_be_are_one_sentence(whole: Path, tmp_path: Path, change: Change, said: str) -> None:
+    weights = copied(whole, tmp_path / "weights")
+    file = weights / "transfer" / "transfer.safetensors"
+    tensors = load_file(file)
+    assert {"unary.linear.weight", "reduction.mean", "reduction.matrix"} <= set(tensors), sorted(tensors)
+    change(tensors)
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file)
+    with pytest.raises(InputError, match=said):
+        TransferScores.load(weights / "transfer")
+    text = refused(*arguments(weights, tmp_path / "out"))
+    assert said in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_for_features_of_another_size_are_one_sentence(whole: Path, tmp_path: Path) -> None:
+    """Mean and matrix fit together, but not the features of the proposer beside them."""
+    weights = copied(whole, tmp_path / "weights")
+    file = weights / "transfer" / "transfer.safetensors"
+    tensors = load_file(file)
+    tensors["reduction.mean"] = tensors["reduction.mean"][:-1].copy()
+    tensors["reduction.matrix"] = tensors["reduction.matrix"][:-1].copy()
+    save_file(tensors, file)
+    assert "features" in refused(*arguments(weights, tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("calibration/calibration.json", "[1, 2]", "calibration.json"),
+        ("calibration/calibration.json", '{"bias": 0.0, "slope": 1.0}', "slope: Extra inputs are not permitted"),
+        ("calibration/calibration.json", '{"bias": NaN}', "bias: Input should be a finite number"),
+        ("calibration/calibration.json", "{", "is not valid JSON"),
+        ("config.json", "[]", "config.json: does not hold settings"),
+        ("config.json", '{"localization": 3}', "config.json: does not hold settings"),
+        ("config.json", '{"settings": {"localization": {"rounds": -1}}}', "rounds: Input should be greater than"),
+        ("config.json", '{"learning": 3}', "config.json: does not hold settings"),
+        ("localization.json", '{"round": 1}', "localization.json: round: Extra inputs are not permitted"),
+        ("transfer/transfer.json", "[]", "transfer.json"),
+        ("transfer/transfer.json", '{"steps": "many"}', "transfer.json: training.steps"),
+        ("transfer/transfer.safetensors", "text", "does not hold transfer scores"),
+        ("proposer/proposer.json", "[]", "proposer.json"),
+        ("proposer/proposer.safetensors", "text", "proposer"),
+    ],
+)
+def test_a_file_of_weights_that_cannot_be_is_named(
+    whole: Path, tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    weights = copied(whole, tmp_path / "weights")
+    (weights / name).unlink(missing_ok=True)
+    (weights / name).write_text(content)
+    text = refused(*arguments(whole, tmp_path / "out", "--weights", weights))
+    assert said in text
+    assert str(weights) in text
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "3", '{"methods": 3}', '{"methods": {"full": [1]}, "seconds": {}}', "{"])
+def test_a_result_of_a_wrong_shape_is_one_sentence_of_report(whole: Path, tmp_path: Path, content: str) -> None:
+    folder = copied(whole, tmp_path / "run")
+    for name in ("evaluation/evaluation.json", "full/history.json"):
+        before = (folder / name).read_bytes()
+        (folder / name).write_text(content)
+        text = refused("report", folder, "--out", tmp_path / "r.html")
+        assert str(folder / name) in text
+        assert not (tmp_path / "r.html").exists()
+        (folder / name).write_bytes(before)
+    assert call("report", folder, "--out", tmp_path / "r.html").status == 0
+
+
+def test_a_report_overwrites_its_own_page_alone(whole: Path, tmp_path: Path) -> None:
+    page = tmp_path / "mine.html"
+    page.write_text("<title>my page</title>")
+    assert f"{page}: exists and is not what this command writes" in refused("report", whole, "--out", page)
+    assert page.read_text() == "<title>my page</title>"
+    (tmp_path / "folder").mkdir()
+    assert "is a folder" in refused("report", whole, "--out", tmp_path / "folder")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "mine.html"]
+    assert list((tmp_path / "folder").iterdir()) == []
+    assert "is not the folder of a run" in refused("report", tmp_path / "none", "--out", tmp_path / "r.html")
+    assert "config.json" in refused("report", tmp_path / "folder", "--out", tmp_path / "r.html")
+
+
+def test_settings_of_localize_are_those_of_the_weights_from_any_folder(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes = whole / "data" / "scenes"
+    absolute = localize_settings(scenes / "images", scenes / "target_tags.csv", weights=str(whole))
+    monkeypatch.chdir(whole.parent)
+    below = Path(whole.name) / "data" / "scenes"
+    relative = localize_settings(below / "images", below / "target_tags.csv", weights=whole.name)
+    assert relative == absolute
+    assert absolute.localization == localization_of(str(whole))
+    assert absolute.localization.rounds == 2
+    changed = localize_settings(scenes / "images", scenes / "target_tags.csv", weights=str(whole), rounds=0, seed=7)
+    assert (changed.localization.rounds, changed.localization.seed, changed.seed) == (0, 7, 7)
+    assert json.loads((whole / "config.json").read_text())["settings"]["localization"]["rounds"] == 2
