@@ -20,7 +20,7 @@ import torch
 from pairloc.bags.extract import extract
 from pairloc.bags.features import feature_extractor
 from pairloc.datasets.groundtruth import GroundTruth
-from pairloc.detector.reading import load_picture
+from pairloc.detector.reading import load_image
 from pairloc.formats.reading import read_annotated
 from pairloc.platform import peak_memory
 from pairloc.settings import ExtractSettings
@@ -88,7 +88,7 @@ def quality(arguments: argparse.Namespace, name: str) -> Row:
         own = large(truth.of_image(index))
         if not len(own):
             continue
-        image = load_picture(dataset.path(index)).to(arguments.device).float() / 255
+        image = load_image(dataset.path(index)).to(arguments.device).float() / 255
         boxes = torch.from_numpy(own.boxes).float().to(arguments.device)
         features.append(extractor([image], [boxes])[0].float().cpu())
         labels += own.label.tolist()

@@ -107,7 +107,7 @@ warm_up = 1
 """
 
 
-def picture(path: Path, size: tuple[int, int] = (40, 30), *, orientation: int | None = None) -> Path:
+def image_file(path: Path, size: tuple[int, int] = (40, 30), *, orientation: int | None = None) -> Path:
     """An image on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Pil.new("RGB", size, (200, 30, 30))
@@ -133,10 +133,10 @@ def sample() -> tuple[Dataset, ScoredBoxes]:
     return dataset, boxes
 
 
-def write_pictures(folder: Path, dataset: Dataset) -> Path:
+def write_images(folder: Path, dataset: Dataset) -> Path:
     """The images of a data set, on disk."""
     for image in dataset.images:
-        picture(folder / image.file, image.size or (8, 8))
+        image_file(folder / image.file, image.size or (8, 8))
     return folder
 
 
@@ -185,7 +185,7 @@ def write_ilsvrc(root: Path) -> Path:
         xml = root / "Annotations" / "DET" / f"{name}.xml"
         xml.parent.mkdir(parents=True, exist_ok=True)
         xml.write_text(voc_xml(Path(name).name, (synset, 0, 0, 9, 19)))
-        picture(root / "Data" / "DET" / f"{name}.JPEG".replace("JPEG", "jpeg"))
+        image_file(root / "Data" / "DET" / f"{name}.JPEG".replace("JPEG", "jpeg"))
     (root / "map_det.txt").write_text("n01 1 hot dog\nn02 2 zebra\n")
     sets = root / "ImageSets" / "DET"
     sets.mkdir(parents=True)

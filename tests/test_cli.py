@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from helpers import coco, picture, write_ilsvrc, write_json
+from helpers import coco, image_file, write_ilsvrc, write_json
 from runs.calling import call, refused
 
 HEAVY = ("numpy", "torch", "PIL", "pydantic", "yaml")
@@ -61,7 +61,7 @@ def test_scenes_doctor_export(tmp_path: Path) -> None:
     sick = run("doctor", "s", "--json", cwd=tmp_path)
     assert sick.returncode == 1
     report = json.loads(sick.stdout)
-    assert {finding["kind"] for finding in report["findings"]} == {"missing-picture"}
+    assert {finding["kind"] for finding in report["findings"]} == {"missing-image"}
     assert not report["usable"]
     assert "target_000061.jpg" in run("doctor", "s", cwd=tmp_path).stdout
 
@@ -130,7 +130,7 @@ def test_bad_input_is_one_sentence_exit_2_and_nothing_written(tmp_path: Path) ->
 
 def test_a_gigapixel_image_is_a_finding(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", coco())
-    picture(tmp_path / "images" / "a.png")
+    image_file(tmp_path / "images" / "a.png")
     Image.new("1", (20_000, 20_000)).save(tmp_path / "images" / "b.png")
     result = run("doctor", tmp_path)
     assert result.returncode == 1

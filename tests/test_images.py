@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageOps
 
-from helpers import picture
-from pairloc.images import PictureError, read_header
+from helpers import image_file
+from pairloc.images import ImageError, read_header
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_size_is_that_of_the_picture_as_shown(tmp_path: Path, orientation: int) -> None:
-    header = read_header(picture(tmp_path / "a.jpg", (40, 30), orientation=orientation))
+def test_the_size_is_that_of_the_image_as_shown(tmp_path: Path, orientation: int) -> None:
+    header = read_header(image_file(tmp_path / "a.jpg", (40, 30), orientation=orientation))
     assert header.stored == (40, 30)
     assert header.size == ((30, 40) if orientation >= 5 else (40, 30))
     assert header.rotated == (orientation > 1)
@@ -19,32 +19,32 @@ def test_the_size_is_that_of_the_picture_as_shown(tmp_path: Path, orientation: i
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tiff"])
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_the_size_equals_that_of_the_turned_picture(tmp_path: Path, suffix: str, orientation: int) -> None:
-    file = picture(tmp_path / f"a.{suffix}", (40, 30), orientation=orientation)
+def test_the_size_equals_that_of_the_turned_image(tmp_path: Path, suffix: str, orientation: int) -> None:
+    file = image_file(tmp_path / f"a.{suffix}", (40, 30), orientation=orientation)
     with Image.open(file) as shown:
         assert read_header(file).size == ImageOps.exif_transpose(shown).size
 
 
 def test_what_follows_the_last_mark_does_no_harm(tmp_path: Path) -> None:
-    file = picture(tmp_path / "motion.jpg")
+    file = image_file(tmp_path / "motion.jpg")
     file.write_bytes(file.read_bytes() + b"video" * 2000)
     assert read_header(file).size == (40, 30)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tiff"])
 @pytest.mark.parametrize("deep", [False, True])
-def test_whole_pictures_of_every_format_pass(tmp_path: Path, suffix: str, deep: bool) -> None:
-    assert read_header(picture(tmp_path / f"a.{suffix}"), deep=deep).size == (40, 30)
+def test_whole_images_of_every_format_pass(tmp_path: Path, suffix: str, deep: bool) -> None:
+    assert read_header(image_file(tmp_path / f"a.{suffix}"), deep=deep).size == (40, 30)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "gif", "bmp"])
-def test_a_truncated_picture_is_found_without_decoding_it(tmp_path: Path, suffix: str) -> None:
+def test_a_truncated_image_is_found_without_decoding_it(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a.{suffix}"
     Image.effect_noise((300, 300), 80).convert("RGB").save(file)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(PictureError) as caught:
+    with pytest.raises(ImageError) as caught:
         read_header(file)
-    assert caught.value.kind == "truncated-picture"
+    assert caught.value.kind == "truncated-image"
 
 
 def test_deep_decoding_finds_damage_in_the_body(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_deep_decoding_finds_damage_in_the_body(tmp_path: Path) -> None:
     content[2000:2400] = b"\0" * 400
     file.write_bytes(content)
     assert read_header(file).size == (300, 300)
-    with pytest.raises(PictureError) as caught:
+    with pytest.raises(ImageError) as caught:
         read_header(file, deep=True)
-    assert caught.value.kind in ("unreadable-picture", "truncated-picture")
+    assert caught.value.kind in ("unreadable-image", "truncated-image")
 
 
 def gigapixel_png(side: int) -> bytes:
@@ -71,25 +71,25 @@ def gigapixel_png(side: int) -> bytes:
 
 @pytest.mark.parametrize("side", [15_000, 30_000, 2**31 - 1])
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_picture_that_unpacks_to_gigapixels_is_never_unpacked(tmp_path: Path, side: int, deep: bool) -> None:
+def test_a_image_that_unpacks_to_gigapixels_is_never_unpacked(tmp_path: Path, side: int, deep: bool) -> None:
     file = tmp_path / "bomb.png"
     file.write_bytes(gigapixel_png(side))
-    with pytest.raises(PictureError) as caught:
+    with pytest.raises(ImageError) as caught:
         read_header(file, deep=deep)
-    assert caught.value.kind == "huge-picture"
+    assert caught.value.kind == "huge-image"
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"hello", b"\xff\xd8\xff\xd9", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]
 )
-def test_what_is_no_picture(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_image(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
-    with pytest.raises(PictureError) as caught:
+    with pytest.raises(ImageError) as caught:
         read_header(tmp_path / "a.jpg")
-    assert caught.value.kind == "unreadable-picture"
+    assert caught.value.kind == "unreadable-image"
 
 
-def test_a_missing_picture(tmp_path: Path) -> None:
-    with pytest.raises(PictureError) as caught:
+def test_a_missing_image(tmp_path: Path) -> None:
+    with pytest.raises(ImageError) as caught:
         read_header(tmp_path / "none.jpg")
-    assert caught.value.kind == "missing-picture"
+    assert caught.value.kind == "missing-image"

@@ -1,4 +1,4 @@
-"""Picture files: size as shown, how they are stored, whether they are whole. Read without trusting them."""
+"""Image files: size as shown, how they are stored, whether they are whole. Read without trusting them."""
 
 import struct
 import warnings
@@ -22,8 +22,8 @@ DAMAGE = (
 )  # fmt: skip
 
 
-class PictureError(Exception):
-    """A picture that cannot be used: the kind of finding, and what was found."""
+class ImageError(Exception):
+    """An image that cannot be used: the kind of finding, and what was found."""
 
     def __init__(self, kind: str, problem: str) -> None:
         super().__init__(problem)
@@ -32,7 +32,7 @@ class PictureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a picture says of itself before its body is decoded."""
+    """What an image says of itself before its body is decoded."""
 
     stored: Size  # (width, height) of the pixels as they lie in the file
     orientation: int  # EXIF: 1 is upright
@@ -50,48 +50,48 @@ class Header:
 
 
 def read_header(path: Path, *, deep: bool = False) -> Header:
-    """Size and orientation of a picture; with `deep` its body is decoded too, to see that it can be."""
+    """Size and orientation of an image; with `deep` its body is decoded too, to see that it can be."""
     if not path.is_file():
-        raise PictureError("missing-picture", "the file is not there")
+        raise ImageError("missing-image", "the file is not there")
     whole = True
     try:
         whole = _has_its_end(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path, formats=FORMATS) as picture:
-                width, height = picture.size
+            with Image.open(path, formats=FORMATS) as image:
+                width, height = image.size
                 if width * height > MOST_PIXELS:
-                    raise PictureError("huge-picture", f"unpacks to {width} x {height} pixels")
-                header = Header((width, height), _orientation(picture))
+                    raise ImageError("huge-image", f"unpacks to {width} x {height} pixels")
+                header = Header((width, height), _orientation(image))
             if deep or not whole:
                 _decode(path)
     except Image.DecompressionBombError as error:
-        raise PictureError("huge-picture", "unpacks to more pixels than any photograph has") from error
+        raise ImageError("huge-image", "unpacks to more pixels than any image has") from error
     except PIL.UnidentifiedImageError as error:
-        kind, problem = "unreadable-picture", "is not a picture of a known format"
-        raise PictureError(*((kind, problem) if whole else ("truncated-picture", "ends early"))) from error
+        kind, problem = "unreadable-image", "is not an image of a known format"
+        raise ImageError(*((kind, problem) if whole else ("truncated-image", "ends early"))) from error
     except DAMAGE as error:
         cut = "truncated" in str(error) or not whole
-        raise PictureError(
-            "truncated-picture" if cut else "unreadable-picture", f"cannot be decoded ({reason(error)})"
+        raise ImageError(
+            "truncated-image" if cut else "unreadable-image", f"cannot be decoded ({reason(error)})"
         ) from error
     return header
 
 
 def _decode(path: Path) -> None:
-    """Unpack a whole picture, to see that it can be; check sums first, where the format has them."""
-    with Image.open(path, formats=FORMATS) as picture:
-        picture.verify()
-    with Image.open(path, formats=FORMATS) as picture:
-        picture.load()
+    """Unpack a whole image, to see that it can be; check sums first, where the format has them."""
+    with Image.open(path, formats=FORMATS) as image:
+        image.verify()
+    with Image.open(path, formats=FORMATS) as image:
+        image.load()
 
 
-def _orientation(picture: Image.Image) -> int:
+def _orientation(image: Image.Image) -> int:
     """The EXIF orientation, 1 where there is none or a damaged one."""
-    if picture.format == "TIFF":  # PIL turns these by itself
+    if image.format == "TIFF":  # PIL turns these by itself
         return 1
     try:
-        value = picture.getexif().get(_ORIENTATION, 1)
+        value = image.getexif().get(_ORIENTATION, 1)
     except DAMAGE:
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
@@ -117,25 +117,25 @@ def _has_its_end(path: Path) -> bool:
     return True
 
 
-def open_picture(path: Path) -> Image.Image:
-    """A picture upright and RGB. Grey, palette, CMYK, 16-bit and transparent ones included."""
-    read_header(path)  # refuses what is missing, no picture, or would unpack to gigapixels
+def open_image(path: Path) -> Image.Image:
+    """An image upright and RGB. Grey, palette, CMYK, 16-bit and transparent ones included."""
+    read_header(path)  # refuses what is missing, no image at all, or would unpack to gigapixels
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path, formats=FORMATS) as picture:
-                return _rgb(ImageOps.exif_transpose(picture))
+            with Image.open(path, formats=FORMATS) as image:
+                return _rgb(ImageOps.exif_transpose(image))
     except DAMAGE as error:
-        raise PictureError("unreadable-picture", f"cannot be decoded ({str(error)[:80]})") from error
+        raise ImageError("unreadable-image", f"cannot be decoded ({str(error)[:80]})") from error
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
-    if picture.mode.startswith("I;16") or picture.mode in ("I", "F"):
-        values = np.asarray(picture, dtype=np.float64)
-        top = 65535.0 if picture.mode != "F" else max(float(values.max(initial=0)), 1.0)
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        values = np.asarray(image, dtype=np.float64)
+        top = 65535.0 if image.mode != "F" else max(float(values.max(initial=0)), 1.0)
         return Image.fromarray((values * (255.0 / top)).clip(0, 255).astype(np.uint8)).convert("RGB")
-    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
-        whole = picture.convert("RGBA")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        whole = image.convert("RGBA")
         ground = Image.new("RGBA", whole.size, "white")
         return Image.alpha_composite(ground, whole).convert("RGB")
-    return picture.convert("RGB")
+    return image.convert("RGB")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import coco, picture, write_json
+from helpers import coco, image_file, write_json
 from pairloc.curation.doctor import examine
 from pairloc.curation.scenes import write_scenes
 from pairloc.errors import InputError
@@ -22,7 +22,7 @@ def test_healthy_scenes(healthy: Path) -> None:
     report = examine(healthy, deep=True)
     assert report.usable
     assert len(report.findings) == 0
-    assert report.pictures == 200
+    assert report.checked == 200
     by_file = {Path(summary.file).name: summary for summary in report.summaries}
     assert by_file["source.json"].images == 120
     assert by_file["target_tags.csv"].boxes == 0
@@ -36,12 +36,12 @@ def test_planted_faults_are_all_named(healthy: Path, tmp_path: Path) -> None:
     file = folder / "source.json"
     content = json.loads(file.read_text())
     images, annotations = content["images"], content["annotations"]
-    pictures = folder / "images"
+    image_files = folder / "images"
     names = [image["file_name"] for image in images]
 
-    (pictures / names[0]).unlink()
-    (pictures / names[1]).write_bytes((pictures / names[1]).read_bytes()[:600])
-    (pictures / names[2]).write_text("not a picture")
+    (image_files / names[0]).unlink()
+    (image_files / names[1]).write_bytes((image_files / names[1]).read_bytes()[:600])
+    (image_files / names[2]).write_text("not an image")
     images[4]["file_name"] = names[3]
     annotations[5]["bbox"] = [40, 40, 30, 30]
     annotations[6]["bbox"] = [10, 10, 0, 5]
@@ -52,22 +52,22 @@ def test_planted_faults_are_all_named(healthy: Path, tmp_path: Path) -> None:
     annotations[11]["iscrowd"] = 1
     annotations[12]["id"] = annotations[11]["id"]
     images.append({"id": 5000, "file_name": "lonely.jpg", "width": 48, "height": 48})
-    picture(pictures / "lonely.jpg", (48, 48))
+    image_file(image_files / "lonely.jpg", (48, 48))
     content["categories"].append({"id": 99, "name": "unicorn"})
-    picture(pictures / names[20], (48, 48), orientation=6)
-    picture(pictures / names[21], (30, 48))
-    picture(pictures / names[22], (60, 48), orientation=6)
+    image_file(image_files / names[20], (48, 48), orientation=6)
+    image_file(image_files / names[21], (30, 48))
+    image_file(image_files / names[22], (60, 48), orientation=6)
     images[22] |= {"width": 60, "height": 48}
-    picture(pictures / "unlisted.jpg", (48, 48))
+    image_file(image_files / "unlisted.jpg", (48, 48))
     file.write_text(json.dumps(content))
     with (folder / "target_tags.csv").open("a") as stream:
         stream.write("nowhere.jpg,cup\n")
 
     report = examine(folder)
     places = {
-        "missing-picture": names[0],
-        "truncated-picture": names[1],
-        "unreadable-picture": names[2],
+        "missing-image": names[0],
+        "truncated-image": names[1],
+        "unreadable-image": names[2],
         "duplicate-image": "images[4]",
         "box-outside": "annotations[5]",
         "box-without-area": "annotations[6]",
@@ -79,36 +79,36 @@ def test_planted_faults_are_all_named(healthy: Path, tmp_path: Path) -> None:
         "duplicate-id": "annotations[12]",
         "no-tag": "lonely.jpg",
         "rare-class": "unicorn",
-        "rotated-picture": names[20],
+        "rotated-image": names[20],
         "wrong-size": names[21],
         "rotated-boxes": names[22],
-        "unlisted-picture": "unlisted.jpg",
+        "unlisted-image": "unlisted.jpg",
     }
     for kind, place in places.items():
         assert any(
             finding.kind == kind and place in f"{finding.place} {finding.problem}" for finding in report.findings
         ), kind
-    assert any(finding.kind == "missing-picture" and "nowhere.jpg" in finding.place for finding in report.findings)
+    assert any(finding.kind == "missing-image" and "nowhere.jpg" in finding.place for finding in report.findings)
     assert not report.usable
 
 
 def test_bodies_are_decoded_only_when_asked(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", coco())
-    picture(tmp_path / "images" / "b.png")
-    file = picture(tmp_path / "images" / "a.png")
+    image_file(tmp_path / "images" / "b.png")
+    file = image_file(tmp_path / "images" / "a.png")
     content = bytearray(file.read_bytes())
     content[-20] ^= 255
     file.write_bytes(content)
     assert examine(tmp_path).usable
-    assert [finding.kind for finding in examine(tmp_path, deep=True).findings.errors] == ["unreadable-picture"]
+    assert [finding.kind for finding in examine(tmp_path, deep=True).findings.errors] == ["unreadable-image"]
 
 
-def test_without_pictures_only_the_annotations_are_judged(tmp_path: Path) -> None:
+def test_without_image_files_only_the_annotations_are_judged(tmp_path: Path) -> None:
     report = examine(write_json(tmp_path / "x.json", coco()))
     assert report.usable
-    assert report.pictures == 0
+    assert report.checked == 0
     assert report.summaries[0].folder is None
-    assert [finding.kind for finding in report.findings if finding.kind != "rare-class"] == ["no-pictures"]
+    assert [finding.kind for finding in report.findings if finding.kind != "rare-class"] == ["no-image-files"]
 
 
 def test_no_data_set_at_all(tmp_path: Path) -> None:
@@ -121,17 +121,17 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text('{"images": [')
     write_json(tmp_path / "settings.json", {"theme": "dark"})
     for name in ("a.png", "b.png"):
-        picture(tmp_path / "images" / name)
+        image_file(tmp_path / "images" / name)
     report = examine(tmp_path)
     assert [finding.kind for finding in report.findings.errors] == ["bad-file"]
     assert [Path(summary.file).name for summary in report.summaries] == ["good.json"]
 
 
-def test_boxes_are_checked_against_pictures_where_no_size_is_given(tmp_path: Path) -> None:
+def test_boxes_are_checked_against_image_files_where_no_size_is_given(tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}]
     write_json(tmp_path / "x.json", coco(images=images))
-    picture(tmp_path / "images" / "a.png", (40, 30))
-    picture(tmp_path / "images" / "b.png", (20, 10))
+    image_file(tmp_path / "images" / "a.png", (40, 30))
+    image_file(tmp_path / "images" / "b.png", (20, 10))
     report = examine(tmp_path)
     assert [finding.place for finding in report.findings if finding.kind == "box-outside"] == [
         f"{tmp_path / 'x.json'}: annotations[1] (id 2)"
@@ -148,5 +148,5 @@ def test_faults_of_a_refused_image_are_named_and_not_blamed_on_others(tmp_path: 
         for n, (image, box) in enumerate(zip((1, 2, 2, 3), boxes, strict=True))
     ]
     findings = examine(write_json(tmp_path / "x.json", coco(images=images, annotations=annotations))).findings
-    kinds = sorted(finding.kind for finding in findings if finding.kind not in ("rare-class", "no-pictures"))
+    kinds = sorted(finding.kind for finding in findings if finding.kind not in ("rare-class", "no-image-files"))
     assert kinds == ["box-without-area", "duplicate-image", "not-a-number", "path-outside"]

@@ -22,17 +22,17 @@ def test_the_classes() -> None:
 
 def test_the_same_seed_draws_the_same_scene_in_any_order() -> None:
     first, again = (draw_scene(SMALL, 7, target=True) for _ in range(2))
-    assert first.picture.tobytes() == again.picture.tobytes()
+    assert first.image.tobytes() == again.image.tobytes()
     assert first.names == again.names
     np.testing.assert_array_equal(first.boxes, again.boxes)
     other = draw_scene(SceneSettings(seed=1, size=64), 7, target=True)
-    assert other.picture.tobytes() != first.picture.tobytes()
+    assert other.image.tobytes() != first.image.tobytes()
 
 
 def test_boxes_are_tight_and_inside() -> None:
     for index in range(60):
         scene = draw_scene(SMALL, index, target=index % 2 == 0)
-        assert scene.picture.size == (64, 64)
+        assert scene.image.size == (64, 64)
         assert (scene.boxes >= 0).all()
         assert (scene.boxes <= 64).all()
         assert (area(scene.boxes) > 9).all()

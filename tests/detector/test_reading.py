@@ -5,10 +5,10 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from helpers import picture
+from helpers import image_file
 from pairloc import platform
-from pairloc.detector.reading import load_picture, readers
-from pairloc.images import PictureError
+from pairloc.detector.reading import load_image, readers
+from pairloc.images import ImageError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
 
@@ -20,7 +20,7 @@ def test_every_mode_becomes_rgb_bytes(tmp_path: Path, mode: str) -> None:
         Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 257).save(file)
     else:
         Image.fromarray(PIXELS).convert(mode).save(file)
-    loaded = load_picture(file)
+    loaded = load_image(file)
     assert loaded.shape == (3, 20, 30)
     assert loaded.dtype == torch.uint8
     if mode in ("L", "I;16"):
@@ -32,25 +32,25 @@ def test_every_mode_becomes_rgb_bytes(tmp_path: Path, mode: str) -> None:
 
 def test_transparent_pixels_are_white(tmp_path: Path) -> None:
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "a.png")
-    assert (load_picture(tmp_path / "a.png") == 255).all()
+    assert (load_image(tmp_path / "a.png") == 255).all()
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_images_are_upright(tmp_path: Path, orientation: int) -> None:
-    file = picture(tmp_path / "a.png", (40, 30), orientation=orientation)
+    file = image_file(tmp_path / "a.png", (40, 30), orientation=orientation)
     with Image.open(file) as shown:
         expected = np.asarray(ImageOps.exif_transpose(shown).convert("RGB"))
-    np.testing.assert_array_equal(load_picture(file).permute(1, 2, 0).numpy(), expected)
+    np.testing.assert_array_equal(load_image(file).permute(1, 2, 0).numpy(), expected)
 
 
 def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("x")
-    with pytest.raises(PictureError):
-        load_picture(tmp_path / "a.png")
+    with pytest.raises(ImageError):
+        load_image(tmp_path / "a.png")
 
 
 def test_as_many_processes_read_as_shared_memory_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [picture(tmp_path / f"{i}.png", (40, 20)) for i in range(40)] + [tmp_path / "missing.png"]
+    files = [image_file(tmp_path / f"{i}.png", (40, 20)) for i in range(40)] + [tmp_path / "missing.png"]
     two_groups = 2 * 8 * 3 * 40 * 20
     for room, expected in ((0, 0), (two_groups - 1, 0), (3 * two_groups, 3), (100 * two_groups, 5)):
         monkeypatch.setattr(platform, "room_for_tensors", lambda room=room: room)

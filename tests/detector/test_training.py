@@ -83,7 +83,7 @@ def test_a_image_that_cannot_be_read_is_one_sentence(workers: int, tmp_path: Pat
     write_scenes(tmp_path, SceneSettings(size=64, source_images=4, target_images=1))
     dataset, truth = read_annotated(tmp_path / "source.json")
     dataset.path(2).write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"^[^\n]*: is not a picture of a known format$"):
+    with pytest.raises(InputError, match=r"^[^\n]*: is not an image of a known format$"):
         train(dataset, truth, TINY.model_copy(update={"held_out": 0.0, "workers": workers}), tmp_path / "out")
 
 

@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers import coco, picture, write_json
+from helpers import coco, image_file, write_json
 from pairloc.errors import InputError
 from pairloc.formats import read
 
 
 def test_the_folder_is_the_tag(tmp_path: Path) -> None:
     for name in ("cat/1.png", "hot dog/1.png", "hot dog/deep/2.jpg"):
-        picture(tmp_path / name)
+        image_file(tmp_path / name)
     (tmp_path / "cat" / "notes.txt").write_text("x")
     dataset = read(tmp_path)
     assert {image.file: dataset.names(index) for index, image in enumerate(dataset.images)} == {
@@ -21,7 +21,7 @@ def test_the_folder_is_the_tag(tmp_path: Path) -> None:
 
 
 def test_one_class_needs_the_format_named(tmp_path: Path) -> None:
-    picture(tmp_path / "cat" / "1.png")
+    image_file(tmp_path / "cat" / "1.png")
     with pytest.raises(InputError, match="no known data set here"):
         read(tmp_path)
     assert read(tmp_path, "folders").classes == ("cat",)
@@ -34,16 +34,16 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 def test_an_annotated_data_set_is_not_taken_for_classes(tmp_path: Path) -> None:
     for name in ("train2017/1.png", "val2017/2.png", "other/3.png"):
-        picture(tmp_path / name)
+        image_file(tmp_path / name)
     write_json(tmp_path / "annotations" / "instances_val2017.json", coco())
     with pytest.raises(InputError, match=r"holds annotations in folders of it \(annotations/instances_val2017.json\)"):
         read(tmp_path)
 
 
 def test_linked_folders_are_followed_once_and_unread_formats_named(tmp_path: Path) -> None:
-    picture(tmp_path / "elsewhere" / "1.png")
+    image_file(tmp_path / "elsewhere" / "1.png")
     root = tmp_path / "root"
-    picture(root / "dog" / "2.png")
+    image_file(root / "dog" / "2.png")
     (root / "cat").symlink_to(tmp_path / "elsewhere")
     (root / "dog" / "loop").symlink_to(root / "dog")
     assert sorted(image.file for image in read(root).images) == ["cat/1.png", "dog/2.png"]

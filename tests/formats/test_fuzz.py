@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers import picture, sample, voc_xml, write_ilsvrc, write_pictures
+from helpers import image_file, sample, voc_xml, write_ilsvrc, write_images
 from pairloc.datasets.findings import Findings
 from pairloc.errors import InputError
 from pairloc.formats.reading import parse
@@ -49,7 +49,7 @@ def from_export(format: str) -> Callable[[Path], tuple[Path, list[str]]]:
         dataset, boxes = sample()
         out = root / "data"
         out.mkdir()
-        write(format, out, dataset, boxes, write_pictures(root / "pictures", dataset))
+        write(format, out, dataset, boxes, write_images(root / "image_files", dataset))
         kinds = (".json", ".xml", ".csv", ".txt", ".yaml")
         files = [path for path in sorted(out.rglob("*")) if path.suffix in kinds and path.name != "labeling_config.xml"]
         scored = [path for path in files if "with_scores" not in str(path)]
@@ -65,7 +65,7 @@ def make_ilsvrc(root: Path) -> tuple[Path, list[str]]:
 
 def make_folders(root: Path) -> tuple[Path, list[str]]:
     for name in ("cat/1.png", "hot dog/1.png"):
-        picture(root / "data" / name)
+        image_file(root / "data" / name)
     (root / "data" / "cat" / "2.png").write_text(voc_xml("x"))
     return root / "data", ["cat/2.png"]
 
@@ -164,6 +164,6 @@ def test_a_mangled_file_is_read_or_refused_cleanly(tmp_path: Path, format: str) 
 
     check()
     assert sum(outcomes.values()) >= EXAMPLES
-    if format != "folders":  # a picture's body is none of the reader's business
+    if format != "folders":  # an image's body is none of the reader's business
         assert outcomes["refused"] + outcomes["findings"] > EXAMPLES // 10, outcomes
     shutil.rmtree(original)

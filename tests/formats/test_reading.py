@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import coco, picture, sample, write_ilsvrc, write_json, write_pictures
+from helpers import coco, image_file, sample, write_ilsvrc, write_images, write_json
 from pairloc.errors import InputError
 from pairloc.formats import FORMATS, read, write
 from pairloc.formats.reading import recognise
@@ -12,7 +12,7 @@ from pairloc.formats.writing import writable_formats
 @pytest.mark.parametrize("format", writable_formats())
 def test_every_format_is_recognised_from_its_folder(tmp_path: Path, format: str) -> None:
     dataset, boxes = sample()
-    images = write_pictures(tmp_path / "pictures", dataset)
+    images = write_images(tmp_path / "image_files", dataset)
     out = tmp_path / "out"
     out.mkdir()
     write(format, out, dataset, boxes, images)
@@ -35,7 +35,7 @@ def test_several_data_sets_in_a_folder_have_to_be_told_apart(tmp_path: Path) -> 
 
 def test_the_users_image_folder_wins(tmp_path: Path) -> None:
     file = write_json(tmp_path / "x.json", coco())
-    picture(tmp_path / "images" / "a.png")
+    image_file(tmp_path / "images" / "a.png")
     (tmp_path / "mine").mkdir()
     assert read(file).folder == tmp_path / "images"
     assert read(file, images=tmp_path / "mine").folder == tmp_path / "mine"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import sample, write_pictures
+from helpers import sample, write_images
 from pairloc.formats import write
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ def test_the_receiving_program_reads_it(tmp_path: Path, program: str) -> None:
     format = program.removeprefix("datumaro-")
     out = tmp_path / "out"
     out.mkdir()
-    write(format, out, dataset, boxes, write_pictures(tmp_path / "pictures", dataset))
+    write(format, out, dataset, boxes, write_images(tmp_path / "image_files", dataset))
     python = ROOT / ".venv-receivers" / "bin" / "python"
     result = subprocess.run(
         [python, Path(__file__).with_name("receive.py"), program, out], capture_output=True, text=True, check=False

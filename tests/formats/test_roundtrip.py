@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers import sample, write_pictures
+from helpers import sample, write_images
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.formats.reading import read_boxes
@@ -61,7 +61,7 @@ def test_boxes_come_back(format: str, case: tuple[Dataset, ScoredBoxes]) -> None
         root = Path(temporary)
         out = root / "out"
         out.mkdir()
-        write(format, out, dataset, boxes, write_pictures(root / "pictures", dataset))
+        write(format, out, dataset, boxes, write_images(root / "image_files", dataset))
         again = rows_of(*read_boxes(out, format))
         if format == "yolo":
             for scored in (out / "labels_with_scores").rglob("*.txt"):
@@ -79,7 +79,7 @@ def test_boxes_come_back(format: str, case: tuple[Dataset, ScoredBoxes]) -> None
 def test_nothing_found_is_written_and_read_too(tmp_path: Path, format: str) -> None:
     dataset, boxes = sample()
     none = ScoredBoxes(boxes.image[:0], boxes.label[:0], boxes.boxes[:0], boxes.score[:0])
-    images = write_pictures(tmp_path / "pictures", dataset)
+    images = write_images(tmp_path / "image_files", dataset)
     out = tmp_path / "out"
     out.mkdir()
     write(format, out, dataset, none, images)
@@ -94,7 +94,7 @@ def test_boxes_without_a_score_stay_without(tmp_path: Path, format: str) -> None
     plain = ScoredBoxes(boxes.image, boxes.label, boxes.boxes, np.full(len(boxes), np.nan))
     out = tmp_path / "out"
     out.mkdir()
-    write(format, out, dataset, plain, write_pictures(tmp_path / "pictures", dataset))
+    write(format, out, dataset, plain, write_images(tmp_path / "image_files", dataset))
     _, again = read_boxes(out, format)
     assert np.isnan(again.score).all()
     assert len(again) == len(boxes)

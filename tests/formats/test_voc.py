@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import picture, sample, voc_xml
+from helpers import image_file, sample, voc_xml
 from pairloc.errors import InputError
 from pairloc.formats import read, write
 from pairloc.formats.reading import read_annotated
@@ -15,8 +15,8 @@ def write_voc(root: Path) -> Path:
     annotations.mkdir(parents=True)
     (annotations / "a.xml").write_text(voc_xml("a.jpg", ("hot dog", 1, 1, 40, 30), ("cat", 5, 6, 7, 8)))
     (annotations / "b 1.xml").write_text(voc_xml("wrong name.jpg", ("cat", 5, 6, 7, 8)))
-    picture(root / "JPEGImages" / "a.jpg")
-    picture(root / "JPEGImages" / "b 1.png")
+    image_file(root / "JPEGImages" / "a.jpg")
+    image_file(root / "JPEGImages" / "b 1.png")
     sets = root / "ImageSets" / "Main"
     sets.mkdir(parents=True)
     (sets / "train.txt").write_text("a  1\n")

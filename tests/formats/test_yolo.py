@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import picture
+from helpers import image_file
 from pairloc.errors import InputError
 from pairloc.formats import read
 from pairloc.formats.reading import read_annotated, read_boxes
@@ -12,7 +12,7 @@ YAML = "path: .\ntrain: images/train\nnames:\n  0: hot dog\n  1: no\n"
 
 
 def write_yolo(root: Path, labels: str, yaml: str = YAML) -> Path:
-    picture(root / "images" / "train" / "a b.png", (40, 20))
+    image_file(root / "images" / "train" / "a b.png", (40, 20))
     (root / "labels" / "train").mkdir(parents=True)
     (root / "labels" / "train" / "a b.txt").write_text(labels)
     (root / "data.yaml").write_text(yaml)
@@ -86,18 +86,18 @@ def test_bad_input_names_file_and_line(tmp_path: Path, labels: str, yaml: str, m
     assert str(root) in str(caught.value)
 
 
-def test_a_missing_picture_is_named(tmp_path: Path) -> None:
+def test_a_missing_image_is_named(tmp_path: Path) -> None:
     root = write_yolo(tmp_path, "", "names: [a]\ntrain: list.txt")
     (root / "list.txt").write_text("images/none.png\n")
     with pytest.raises(InputError, match=r"none\.png: the file is not there"):
         read(root)
 
 
-def test_an_absolute_image_folder_and_labels_without_a_picture(tmp_path: Path) -> None:
+def test_an_absolute_image_folder_and_labels_without_a_image(tmp_path: Path) -> None:
     root = write_yolo(tmp_path, "0 0.5 0.5 0.5 0.5\n")
     dataset, truth = read_annotated(root, images=root.absolute())
     assert len(truth) == 1
     assert [image.file for image in dataset.images] == ["images/train/a b.png"]
     (root / "labels" / "train" / "orphan.txt").write_text("0 0.5 0.5 0.5 0.5\n")
-    with pytest.raises(InputError, match=r"orphan.txt: there is no picture"):
+    with pytest.raises(InputError, match=r"orphan.txt: there is no image"):
         read(root)

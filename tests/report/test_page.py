@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import picture
+from helpers import image_file
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
@@ -26,9 +26,9 @@ VISIT = (Path(__file__).parent / "visit.js").read_text()
 
 
 def made(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
-    images = tuple(Image(i, f"pictures/{i}.png", (40, 30)) for i in range(10))
+    images = tuple(Image(i, f"image_files/{i}.png", (40, 30)) for i in range(10))
     for image in images:
-        picture(folder / image.file, (40, 30))
+        image_file(folder / image.file, (40, 30))
     dataset = Dataset(images, CLASSES, tuple((i % 5,) for i in range(10)), folder=folder)
     index, label = np.arange(10), np.arange(10) % 5
     truth = GroundTruth(index, label, np.tile([5.0, 5, 25, 25], (10, 1)), np.zeros(10, dtype=np.bool_))
@@ -80,9 +80,9 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
     assert visit(tmp_path / "report.html", "390,800")["all"] == 10
 
 
-def test_pictures_are_inside_or_beside_and_nothing_is_fetched(tmp_path: Path) -> None:
+def test_image_files_are_inside_or_beside_and_nothing_is_fetched(tmp_path: Path) -> None:
     dataset, methods, truth = made(tmp_path)
-    (tmp_path / "pictures" / "3.png").write_bytes(b"damaged")
+    (tmp_path / "image_files" / "3.png").write_bytes(b"damaged")
     write_page(tmp_path / "report.html", dataset, methods, truth, embed=4)
     text = (tmp_path / "report.html").read_text()
     assert text.count("data:image/jpeg;base64,") == 3
@@ -96,7 +96,7 @@ def test_figures_for_papers(tmp_path: Path) -> None:
     dollars = Dataset(dataset.images, ("$x$", *CLASSES[1:]), dataset.tags, folder=dataset.folder)
     files = write_figures(tmp_path / "figures", dollars, methods, truth)
     assert {file.name for file in files} == {
-        f"{stem}.{format}" for stem in ("corloc_per_class", "pictures") for format in ("png", "svg", "pdf")
+        f"{stem}.{format}" for stem in ("corloc_per_class", "images") for format in ("png", "svg", "pdf")
     }
     assert all(file.stat().st_size > 1000 for file in files)
 

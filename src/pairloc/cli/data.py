@@ -31,7 +31,7 @@ def doctor(
     path: Annotated[Path, typer.Argument(help="An annotation file, or the folder of one or several data sets.")],
     images: Images = None,
     format: Format = "auto",
-    deep: Annotated[bool, typer.Option("--deep", help="Decode whole pictures, not only their headers.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Decode whole images, not only their headers.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     most: Annotated[int, typer.Option("--most", min=1, help="Places to name of each kind of finding.")] = 5,
 ) -> None:
@@ -43,7 +43,7 @@ def doctor(
     from pairloc.progress import track
 
     report = examine(
-        path, format, images, deep=deep, track=lambda pairs, total: track(pairs, total, "looking at pictures")
+        path, format, images, deep=deep, track=lambda pairs, total: track(pairs, total, "looking at images")
     )
     if as_json:
         print(json.dumps(report.to_json(), indent=1, ensure_ascii=False))
@@ -65,7 +65,7 @@ def _print_report(report: "Report", most: int) -> None:
         print(f"  classes  {summary.classes}: {listed}")
         sizes = ", ".join(f"{count} {name}" for name, count in summary.box_sizes.items())
         print(f"  boxes    {summary.boxes}" + (f": {sizes}" if summary.boxes else ""))
-        print(f"  pictures {summary.folder or 'not looked at: name their folder with --images'}")
+        print(f"  images in {summary.folder or 'not looked at: name their folder with --images'}")
     for kind, count in sorted(report.findings.counts().items(), key=lambda item: KINDS[item[0]].severity):
         print(f"\n{KINDS[kind].severity}: {count} x {KINDS[kind].title}; {KINDS[kind].remedy}")
         same = [finding for finding in report.findings if finding.kind == kind]
@@ -75,9 +75,9 @@ def _print_report(report: "Report", most: int) -> None:
             print(f"  ... and {count - most} more (--most, --json)")
     errors, warnings = len(report.findings.errors), len(report.findings) - len(report.findings.errors)
     verdict = "can be used" if report.usable else "cannot be used"
-    if report.usable and not report.pictures:
+    if report.usable and not report.checked:
         verdict += " as far as its annotations go"
-    print(f"\nThis data {verdict}: {errors} errors, {warnings} warnings, {report.pictures} pictures looked at.")
+    print(f"\nThis data {verdict}: {errors} errors, {warnings} warnings, {report.checked} images looked at.")
 
 
 def scenes(
@@ -85,9 +85,9 @@ def scenes(
     seed: Seed = 0,
     source_images: Annotated[int, typer.Option("--source-images", help="Annotated images of source classes.")] = 1000,
     target_images: Annotated[int, typer.Option("--target-images", help="Tagged images of target classes.")] = 400,
-    size: Annotated[int, typer.Option("--size", help="Side of the pictures in pixels.")] = 128,
+    size: Annotated[int, typer.Option("--size", help="Side of the images in pixels.")] = 128,
 ) -> None:
-    """Draw generated scenes as an ordinary data set: pictures, COCO JSON and tags."""
+    """Draw generated scenes as an ordinary data set: images, COCO JSON and tags."""
     _write_scenes(out, seed=seed, source_images=source_images, target_images=target_images, size=size)
 
 
@@ -196,7 +196,7 @@ def export(
     to: Annotated[str, typer.Option("--to", help="coco, voc, yolo, label-studio, cvat or csv.")],
     out: Out,
     images: Annotated[
-        Path | None, typer.Option("--images", help="Put these pictures beside the labels (voc, yolo, cvat).")
+        Path | None, typer.Option("--images", help="Put these images beside the labels (voc, yolo, cvat).")
     ] = None,
     format: Format = "auto",
 ) -> None:

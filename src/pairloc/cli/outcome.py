@@ -51,13 +51,13 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same target.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
     embed: Annotated[
-        int, typer.Option("--embed", min=0, help="Pictures inside the page; the others lie in a folder beside it.")
+        int, typer.Option("--embed", min=0, help="Images inside the page; the others lie in a folder beside it.")
     ] = 300,
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Also write figures for papers here: PNG, SVG and PDF.")
     ] = None,
 ) -> None:
-    """A page to look at: the table, the curves, and every picture with the boxes of all methods."""
+    """A page to look at: the table, the curves, and every image with the boxes of all methods."""
     from pairloc.errors import InputError
     from pairloc.report.gathering import write_report
     from pairloc.runs.run import open_run
@@ -73,7 +73,7 @@ def report(
 
 HoldOut = Annotated[
     int,
-    typer.Option("--hold-out", min=0, help="Train without one picture in so many, evaluate on those alone; 0: off."),
+    typer.Option("--hold-out", min=0, help="Train without one image in so many, evaluate on those alone; 0: off."),
 ]
 
 detect_app = typer.Typer(help="A detector trained on found boxes, or on the truth.", no_args_is_help=True)
@@ -142,7 +142,7 @@ def detect_train(
 @detect_app.command("evaluate")
 def detect_evaluate(
     detector: Annotated[Path, typer.Argument(help="The folder of a trained detector.")],
-    truth: Annotated[Path, typer.Option("--truth", help="True boxes of the pictures to try it on.")],
+    truth: Annotated[Path, typer.Option("--truth", help="True boxes of the images to try it on.")],
     images: Images = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write what it finds here, as COCO results.")] = None,
     hold_out: HoldOut = 0,
@@ -195,13 +195,13 @@ def detect_evaluate(
 @detect_app.command("run")
 def detect_run(
     detector: Annotated[Path, typer.Argument(help="The folder of a trained detector.")],
-    images: Annotated[Path, typer.Argument(help="A folder of pictures, of any sizes, with or without tags.")],
+    images: Annotated[Path, typer.Argument(help="A folder of images, of any sizes, with or without tags.")],
     out: Annotated[Path, typer.Option("--out", help="The file to write: COCO JSON with scores.")],
     least: Annotated[float, typer.Option("--least", min=0, max=1, help="Boxes that score less are left out.")] = 0.5,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
-    """Every object a detector finds in a folder of pictures."""
+    """Every object a detector finds in a folder of images."""
     from pairloc.detector.detect import detect_below
     from pairloc.detector.model import Proposer
     from pairloc.formats.coco import write_boxes
@@ -215,4 +215,4 @@ def detect_run(
         workers=workers_of(workers, chosen), least=least,
     )  # fmt: skip
     write_boxes(out, dataset, found)
-    print(f"wrote {out}: {len(found)} boxes in {len(set(found.image.tolist()))} of {len(dataset)} pictures")
+    print(f"wrote {out}: {len(found)} boxes in {len(set(found.image.tolist()))} of {len(dataset)} images")

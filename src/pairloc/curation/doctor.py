@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from pairloc.boxes import Size
-from pairloc.datasets.building import EDGE, Parsed, pictures_below
+from pairloc.datasets.building import EDGE, Parsed, images_below
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.findings import KINDS, Findings
 from pairloc.errors import InputError
 from pairloc.formats.reading import annotation_files, parse, recognise
-from pairloc.images import Header, PictureError, read_header
+from pairloc.images import Header, ImageError, read_header
 
 Track = Callable[[Iterable[tuple[str, Path]], int], Iterable[tuple[str, Path]]]
 
@@ -23,7 +23,7 @@ class Summary:
 
     file: str
     format: str
-    folder: str | None  # where the pictures were looked for
+    folder: str | None  # where the images were looked for
     images: int
     classes: int
     boxes: int
@@ -39,7 +39,7 @@ class Report:
 
     summaries: list[Summary] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
-    pictures: int = 0  # how many were looked at
+    checked: int = 0  # how many were looked at
 
     @property
     def usable(self) -> bool:
@@ -54,7 +54,7 @@ class Report:
             for finding in self.findings
         ]  # fmt: skip
         datasets = [asdict(summary) for summary in self.summaries]
-        return {"usable": self.usable, "pictures": self.pictures, "datasets": datasets, "findings": findings}
+        return {"usable": self.usable, "checked": self.checked, "datasets": datasets, "findings": findings}
 
 
 def examine(
@@ -65,9 +65,9 @@ def examine(
     deep: bool = False,
     track: Track = lambda pairs, total: pairs,
 ) -> Report:
-    """Read a data set, or every data set of a folder that holds several, and look at its pictures.
+    """Read a data set, or every data set of a folder that holds several, and look at its images.
 
-    Picture headers are read, bodies only with `deep`. `track` may wrap the loop over pictures in a progress bar.
+    Image headers are read, bodies only with `deep`. `track` may wrap the loop over images in a progress bar.
     """
     report = Report()
     datasets = []
@@ -83,9 +83,9 @@ def examine(
         report.summaries.append(_summary(file, file_format, parsed))
         _check_tags(str(file), parsed.dataset, report.findings)
         if parsed.dataset.folder is None and len(parsed.dataset):
-            report.findings.add("no-pictures", file, "none of its pictures lies beside it")
+            report.findings.add("no-image-files", file, "none of its images lies beside it")
         datasets.append((file, parsed))
-    _check_pictures(datasets, report, deep, track)
+    _check_images(datasets, report, deep, track)
     return report
 
 
@@ -131,50 +131,50 @@ def _check_tags(place: str, dataset: Dataset, findings: Findings) -> None:
             findings.add("rare-class", place, f"class {name!r} has {len(positives)} image{'s' * (len(positives) != 1)}")
 
 
-def _check_pictures(sources: list[tuple[Path, Parsed]], report: Report, deep: bool, track: Track) -> None:
-    """Look at every picture once, however many of the data sets name it."""
+def _check_images(sources: list[tuple[Path, Parsed]], report: Report, deep: bool, track: Track) -> None:
+    """Look at every image once, however many of the data sets name it."""
     entries: dict[Path, list[Image]] = {}
     sizes: dict[Path, Size] = {}
     datasets = [parsed.dataset for _, parsed in sources]
     for dataset in datasets:
         for index, image in enumerate(dataset.images) if dataset.folder is not None else ():
             entries.setdefault(dataset.path(index), []).append(image)
-    report.pictures = len(entries)
-    named = {(finding.kind, finding.place) for finding in report.findings}  # by a reader that had to open pictures
+    report.checked = len(entries)
+    named = {(finding.kind, finding.place) for finding in report.findings}  # by a reader that had to open images
     for name, path in track(((str(path), path) for path in entries), len(entries)):
         try:
             header = read_header(path, deep=deep)
-        except PictureError as error:
+        except ImageError as error:
             if (error.kind, name) not in named:
                 report.findings.add(error.kind, name, str(error))
             continue
         sizes[path] = header.size
         if header.rotated:
-            report.findings.add("rotated-picture", name, f"has EXIF orientation {header.orientation}")
+            report.findings.add("rotated-image", name, f"has EXIF orientation {header.orientation}")
         for image in entries[path]:
             _check_size(image, header, name, report.findings)
     for _, parsed in sources:
         _check_boxes(parsed, sizes, report.findings)
     folders = {parsed.dataset.folder for file, parsed in sources if _is_its_own(parsed.dataset.folder, file)}
     for folder in sorted(folder for folder in folders if folder is not None):
-        for file in pictures_below(folder):
+        for file in images_below(folder):
             if folder / file not in entries:
-                report.findings.add("unlisted-picture", str(folder / file), "is in the image folder only")
+                report.findings.add("unlisted-image", str(folder / file), "is in the image folder only")
 
 
 def _is_its_own(folder: Path | None, file: Path) -> bool:
-    """Whether a folder holds this data set's pictures, rather than the data set among other things."""
+    """Whether a folder holds this data set's images, rather than the data set among other things."""
     return folder is not None and folder.resolve() not in file.resolve().parent.parents
 
 
 def _check_boxes(parsed: Parsed, sizes: dict[Path, Size], findings: Findings) -> None:
-    """Boxes against the pictures, where the annotations gave no size to check them against."""
+    """Boxes against the images, where the annotations gave no size to check them against."""
     dataset = parsed.dataset
     unsized = {index for index, image in enumerate(dataset.images) if image.size is None and dataset.folder is not None}
     for image, box, place in zip(parsed.image.tolist(), parsed.boxes, parsed.places, strict=True):
         size = sizes.get(dataset.path(image)) if image in unsized else None
         if size is not None and (box[2:] > np.array(size) + EDGE).any():
-            findings.add("box-outside", place, f"the box leaves its picture of {size[0]} x {size[1]}")
+            findings.add("box-outside", place, f"the box leaves its image of {size[0]} x {size[1]}")
 
 
 def _check_size(image: Image, header: Header, place: str, findings: Findings) -> None:
@@ -182,4 +182,4 @@ def _check_size(image: Image, header: Header, place: str, findings: Findings) ->
         return
     given, shown = (f"{width} x {height}" for width, height in (image.size, header.size))
     kind = "rotated-boxes" if image.size == header.stored else "wrong-size"
-    findings.add(kind, place, f"image {image.id} is given as {given}, the picture is {shown} as shown")
+    findings.add(kind, place, f"image {image.id} is given as {given}, the image is {shown} as shown")

@@ -30,9 +30,9 @@ _FINE = 2  # scenes are drawn this many times larger and scaled down, which smoo
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture and what is to be seen in it."""
+    """An image and what is to be seen in it."""
 
-    picture: Image.Image
+    image: Image.Image
     names: tuple[str, ...]  # (n,) classes
     boxes: Floats  # (n, 4) around what is visible
 
@@ -50,7 +50,7 @@ def write_scenes(
         is_target = index >= settings.source_images
         scene = draw_scene(settings, index, target=is_target)
         files.append(f"{'target' if is_target else 'source'}_{index + 1:06d}.jpg")
-        write_bytes(images / files[-1], _jpeg(scene.picture))
+        write_bytes(images / files[-1], _jpeg(scene.image))
         scenes.append((scene.names, scene.boxes))
     cut = settings.source_images
     split = Split(
@@ -79,7 +79,7 @@ def draw_scene(settings: SceneSettings, index: int, *, target: bool) -> Scene:
         painted.append((name, pixels))
     if r.random() < 0.25:
         _occlude(canvas, owner, r)
-    picture = _develop(canvas, r)
+    image = _develop(canvas, r)
     names, boxes = [], []
     for number, (name, pixels) in enumerate(painted, start=1):
         rows, columns = np.nonzero(owner == number)
@@ -87,7 +87,7 @@ def draw_scene(settings: SceneSettings, index: int, *, target: bool) -> Scene:
             names.append(name)
             boxes.append([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
     kept = np.array(boxes, dtype=np.float64).reshape(-1, 4) / _FINE
-    return Scene(picture, tuple(names), kept)
+    return Scene(image, tuple(names), kept)
 
 
 def _cast(r: Rng, target: bool) -> list[str]:
@@ -197,7 +197,7 @@ def _background(r: Rng, side: int) -> Pixels:
 
 
 def _occlude(canvas: Pixels, owner: npt.NDArray[np.int16], r: Rng) -> None:
-    """A bar, such as a pole or a rail, across the whole picture and everything in it."""
+    """A bar, such as a pole or a rail, across the whole image and everything in it."""
     side, wide = len(owner), int(len(owner) * r.uniform(0.02, 0.06))
     start = int(r.integers(0, side - wide))
     bar = (slice(None), slice(start, start + wide)) if r.random() < 0.5 else (slice(start, start + wide), slice(None))
@@ -207,9 +207,9 @@ def _occlude(canvas: Pixels, owner: npt.NDArray[np.int16], r: Rng) -> None:
 
 def _develop(canvas: Pixels, r: Rng) -> Image.Image:
     """The camera: scaled down, with an exposure and grain of its own."""
-    picture = np.asarray(Image.fromarray(canvas).reduce(_FINE), dtype=np.float64)
-    picture = (picture - 128) * r.uniform(0.75, 1.1) + 128 + r.uniform(-20, 20)
-    return Image.fromarray((picture + r.normal(0, 5, picture.shape)).clip(0, 255).astype(np.uint8))
+    image = np.asarray(Image.fromarray(canvas).reduce(_FINE), dtype=np.float64)
+    image = (image - 128) * r.uniform(0.75, 1.1) + 128 + r.uniform(-20, 20)
+    return Image.fromarray((image + r.normal(0, 5, image.shape)).clip(0, 255).astype(np.uint8))
 
 
 def _annotated(

@@ -19,7 +19,7 @@ from pairloc.io import reason
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 EDGE = 1.0  # px a box may leave its image unremarked: formats differ by one in where they count from
 _LONGEST_SIDE = 1 << 20
-_FARTHEST = 1e7  # px; no picture reaches so far
+_FARTHEST = 1e7  # px; no image reaches so far
 _UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, half characters, line and paragraph ends
 
 
@@ -96,7 +96,7 @@ class Builder:
         return self._by_file.get(name)
 
     def file_name(self, file: object, place: object) -> str | None:
-        """A picture's name below the image folder, or None with a finding."""
+        """An image's name below the image folder, or None with a finding."""
         if not isinstance(file, str) or not is_text(file):
             self.findings.add("bad-entry", place, f"the file name is {shown(file)}")
             return None
@@ -256,8 +256,8 @@ def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
     return sorted(names)
 
 
-def pictures_below(folder: Path) -> list[str]:
-    """The names of all pictures below a folder."""
+def images_below(folder: Path) -> list[str]:
+    """The names of all images below a folder."""
     return files_below(folder, SUFFIXES)
 
 

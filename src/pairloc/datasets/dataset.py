@@ -15,7 +15,7 @@ class Image:
 
     id: int | str
     file: str  # relative to the image folder, with forward slashes
-    size: Size | None  # (width, height) upright; None where neither the annotations nor a picture told
+    size: Size | None  # (width, height) upright; None where neither the annotations nor an image told
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Dataset:
     classes: tuple[str, ...]
     tags: tuple[tuple[int, ...], ...]  # per image the indices into `classes`, ascending
     class_ids: tuple[int, ...] = ()  # the ids the annotations use; 1, 2, ... where they use none
-    folder: Path | None = None  # where the pictures lie, where known
+    folder: Path | None = None  # where the images lie, where known
 
     def __post_init__(self) -> None:
         if not self.class_ids:
@@ -51,7 +51,7 @@ class Dataset:
         return tuple(tuple(indices) for indices in images)
 
     def path(self, index: int) -> Path:
-        """The picture of an image on disk."""
+        """The file of an image on disk."""
         if self.folder is None:
             raise InputError(f"{self.images[index].file}: the image folder is not known; name it with --images")
         return self.folder / self.images[index].file

@@ -21,12 +21,12 @@ class Kind:
 
 KINDS = {
     "no-images": Kind("error", "no images", "check the path and --format"),
-    "missing-picture": Kind(
-        "error", "pictures that are not in the image folder", "correct the name, or name the folder with --images"
+    "missing-image": Kind(
+        "error", "images that are not in the image folder", "correct the name, or name the folder with --images"
     ),
-    "unreadable-picture": Kind("error", "unreadable pictures", "replace the file, or remove its entry"),
-    "truncated-picture": Kind("error", "truncated pictures", "copy the file again, or remove its entry"),
-    "huge-picture": Kind("error", "pictures that unpack to gigapixels", "scale the picture down"),
+    "unreadable-image": Kind("error", "unreadable images", "replace the file, or remove its entry"),
+    "truncated-image": Kind("error", "truncated images", "copy the file again, or remove its entry"),
+    "huge-image": Kind("error", "images that unpack to gigapixels", "scale the image down"),
     "path-outside": Kind(
         "error", "file names that point outside the image folder", "use names below the image folder"
     ),
@@ -39,15 +39,15 @@ KINDS = {
     "bad-file": Kind("error", "files that cannot be read", "correct or remove the file"),
     "bad-entry": Kind("error", "malformed entries", "correct the entry"),
     "wrong-size": Kind(
-        "error", "sizes that are not the picture's", "correct width and height: the boxes may be of another picture"
+        "error", "sizes that are not the image's", "correct width and height: the boxes may be of another image"
     ),
     "rotated-boxes": Kind(
         "error",
-        "sizes given for the picture as stored, which is shown rotated (EXIF)",
-        "save the picture upright, or annotate it as it is shown",
+        "sizes given for the image as stored, which is shown rotated (EXIF)",
+        "save the image upright, or annotate it as it is shown",
     ),
-    "no-pictures": Kind(
-        "warning", "annotations whose pictures were not found", "name the folder they lie in with --images"
+    "no-image-files": Kind(
+        "warning", "annotations whose images were not found", "name the folder they lie in with --images"
     ),
     "missing-split": Kind("warning", "splits that are not below the data set's folder", "correct or remove the entry"),
     "duplicate-class": Kind("warning", "categories of one name", "they are read as one class; rename one if need be"),
@@ -61,10 +61,10 @@ KINDS = {
     "rare-class": Kind(
         "warning", "classes with fewer than two images", "add images: one image has nothing to be compared with"
     ),
-    "rotated-picture": Kind(
-        "warning", "pictures stored rotated (EXIF)", "they are turned upright; check that your boxes fit that view"
+    "rotated-image": Kind(
+        "warning", "images stored rotated (EXIF)", "they are turned upright; check that your boxes fit that view"
     ),
-    "unlisted-picture": Kind("warning", "pictures that no annotation names", "add them, or ignore this"),
+    "unlisted-image": Kind("warning", "images that no annotation names", "add them, or ignore this"),
     "guessed-separator": Kind(
         "warning", "labels that may be one name or several", "separate labels by ';', or name the column 'label'"
     ),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torchvision.ops import clip_boxes_to_image, remove_small_boxes
 
-from pairloc.datasets.building import is_text, pictures_below
+from pairloc.datasets.building import images_below, is_text
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
@@ -22,7 +22,7 @@ from pairloc.detector.propose import not_too_thin
 from pairloc.detector.reading import Read, batches
 from pairloc.detector.training import Say, ScalarWriter, train
 from pairloc.errors import InputError, shown
-from pairloc.images import PictureError, read_header
+from pairloc.images import ImageError, read_header
 from pairloc.settings import ProposerSettings
 
 _LEAST_SIDE = 0.1  # px of a box
@@ -104,7 +104,7 @@ def detect_below(
     detector: Proposer, folder: Path, say: Say, track: Callable[[Iterable[Any], int], Iterable[Any]], **options: Any
 ) -> tuple[Dataset, ScoredBoxes]:
     """The images below a folder and what is in them; `options` are those of `detect`. What is left out is told."""
-    files = pictures_below(folder) if folder.is_dir() else []
+    files = images_below(folder) if folder.is_dir() else []
     images: list[Image] = []
     for file in track(files, len(files)):
         if not is_text(file):
@@ -112,7 +112,7 @@ def detect_below(
             continue
         try:
             images.append(Image(len(images) + 1, file, read_header(folder / file).size))
-        except PictureError as error:
+        except ImageError as error:
             say(f"left out: {folder / file}: {error}")
     damaged: dict[int, str] = {}
     dataset = Dataset(tuple(images), detector.classes, ((),) * len(images), folder=folder)
@@ -121,7 +121,7 @@ def detect_below(
         say(f"left out: {complaint}")
     kept = [index for index in range(len(dataset)) if index not in damaged]
     if not kept:
-        raise InputError(f"{folder}: holds no picture that can be read")
+        raise InputError(f"{folder}: holds no image that can be read")
     place = np.full(len(dataset), -1)
     place[kept] = np.arange(len(kept))
     return dataset.subset(kept), ScoredBoxes(place[found.image], found.label, found.boxes, found.score.round(4))

@@ -11,14 +11,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from pairloc import platform
 from pairloc.errors import InputError
-from pairloc.images import PictureError, open_picture, read_header
+from pairloc.images import ImageError, open_image, read_header
 
 _LOOKED_AT = 16  # images, to know how large they are
 
 
-def load_picture(path: Path) -> Tensor:
+def load_image(path: Path) -> Tensor:
     """An image as it is shown: (3, height, width) bytes."""
-    return torch.from_numpy(np.array(open_picture(path))).permute(2, 0, 1).contiguous()
+    return torch.from_numpy(np.array(open_image(path))).permute(2, 0, 1).contiguous()
 
 
 class Packed:
@@ -46,8 +46,8 @@ class Images(Dataset[Tensor | str]):
 
     def __getitem__(self, index: int) -> Tensor | str:
         try:
-            return load_picture(self.paths[index])
-        except PictureError as error:
+            return load_image(self.paths[index])
+        except ImageError as error:
             return f"{self.paths[index]}: {error}"
 
 
@@ -80,6 +80,6 @@ def readers(paths: Sequence[Path], together: int, workers: int) -> int:
     for path in paths[:: math.ceil(len(paths) / _LOOKED_AT)]:
         try:
             largest = max(largest, 3 * math.prod(read_header(path).size))
-        except PictureError:
+        except ImageError:
             continue  # whoever reads it says so
     return min(workers, platform.room_for_tensors() // max(1, 2 * together * largest))

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
-from pairloc.detector.reading import Packed, load_picture, readers
+from pairloc.detector.reading import Packed, load_image, readers
 from pairloc.errors import InputError
-from pairloc.images import PictureError
+from pairloc.images import ImageError
 from pairloc.settings import ProposerSettings
 
 Sample = tuple[Tensor, dict[str, Tensor]]  # an image (3, H, W) in bytes, and its boxes (n, 4) and labels (n,)
@@ -65,8 +65,8 @@ class Samples(torch.utils.data.Dataset[Sample | str]):
         epoch, place = divmod(index, len(self))
         number = self.chosen[place]
         try:
-            image = load_picture(self.dataset.path(number))
-        except PictureError as error:
+            image = load_image(self.dataset.path(number))
+        except ImageError as error:
             raise InputError(f"{self.dataset.path(number)}: {error}") from error
         rows = [row for row in self.rows[number].tolist() if not self.truth.ignored[row]]
         boxes = torch.from_numpy(self.truth.boxes[rows]).float().reshape(-1, 4)

@@ -138,7 +138,7 @@ def write_study(points: list[Point], folder: Path) -> None:
     right.set_title("CorLoc@0.5 before ICM", fontsize=9)
     for axes in (left, middle, right):
         axes.grid(alpha=0.3)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_bytes(folder / "init.png", picture.getvalue())
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=120)
+    write_bytes(folder / "init.png", stream.getvalue())
     pyplot.close(figure)

@@ -7,7 +7,7 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.findings import Findings
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.errors import InputError
-from pairloc.formats.voc import PictureNames, image_set, parse_xml
+from pairloc.formats.voc import ImageNames, image_set, parse_xml
 from pairloc.io import read_text
 
 _NAME_FILES = ("map_det.txt", "devkit/data/map_det.txt", "LOC_synset_mapping.txt")
@@ -35,7 +35,7 @@ def _parse(path: Path, builder: Builder, names_file: Path | None) -> None:
     annotations = root / "Annotations" / "DET"
     if builder.folder is None:
         builder.folder = root / "Data" / "DET"
-    files = PictureNames(builder.folder)
+    files = ImageNames(builder.folder)
     names = synset_names(root, names_file)
     if path.is_file():
         listed = image_set(path, builder, lambda name: files.find(name) is not None)
@@ -47,11 +47,11 @@ def _parse(path: Path, builder: Builder, names_file: Path | None) -> None:
         ]
     for stem, place in stems:
         xml = annotations / f"{stem}.xml"
-        picture = files.find(stem) or f"{stem}.JPEG"
+        file = files.find(stem) or f"{stem}.JPEG"
         if xml.is_file():
-            parse_xml(xml, picture, builder, first_pixel=0, names=names)
+            parse_xml(xml, file, builder, first_pixel=0, names=names)
         else:
-            builder.image(picture, place)
+            builder.image(file, place)
 
 
 def _root(path: Path) -> Path | None:

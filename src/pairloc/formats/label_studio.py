@@ -51,11 +51,11 @@ def _results(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _file(data: object) -> object:
-    """The picture's name from the address Label Studio knows it by."""
+    """The image's name from the address Label Studio knows it by."""
     fields = data if isinstance(data, dict) else {"image": data}
     texts = [value for value in fields.values() if isinstance(value, str)]
-    pictures = [text for text in texts if text.lower().endswith(SUFFIXES)]
-    address = fields.get("image") or next(iter(pictures or texts), None)
+    names = [text for text in texts if text.lower().endswith(SUFFIXES)]
+    address = fields.get("image") or next(iter(names or texts), None)
     if not isinstance(address, str):
         return address
     try:

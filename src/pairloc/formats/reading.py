@@ -30,7 +30,7 @@ FORMATS = {
 def read(path: Path | str, format: str = "auto", images: Path | str | None = None) -> Dataset:
     """Read the images, classes and tags of a data set.
 
-    `format` is one of FORMATS or "auto"; `images` is the folder the pictures lie in, where it is not beside the
+    `format` is one of FORMATS or "auto"; `images` is the folder the images lie in, where it is not beside the
     annotations. Boxes, where the data set has any, give tags and are forgotten.
     """
     return _parse_strictly(path, format, images).dataset

@@ -6,14 +6,14 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pairloc.boxes import Size
-from pairloc.datasets.building import SUFFIXES, Builder, number, pictures_below
+from pairloc.datasets.building import SUFFIXES, Builder, images_below, number
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.formats.writing import ImageFiles, by_image, has_score, stems
 from pairloc.io import read_text, read_xml, write_bytes, write_text
 
-_PICTURE_FOLDERS = ("JPEGImages", "images", "Images", ".")
+_IMAGE_FOLDERS = ("JPEGImages", "images", "Images", ".")
 
 
 def matches(path: Path) -> bool:
@@ -34,8 +34,8 @@ def parse(path: Path, builder: Builder) -> None:
     else:
         xmls = sorted(annotations.rglob("*.xml"))
     if builder.folder is None:
-        builder.folder = next((root / name for name in _PICTURE_FOLDERS if (root / name).is_dir()), root)
-    files = PictureNames(builder.folder)
+        builder.folder = next((root / name for name in _IMAGE_FOLDERS if (root / name).is_dir()), root)
+    files = ImageNames(builder.folder)
     for xml in xmls:
         stem = xml.relative_to(annotations).with_suffix("").as_posix()
         parse_xml(xml, files.find(stem), builder, first_pixel=1)
@@ -64,23 +64,23 @@ def image_set(path: Path, builder: Builder, is_there: Callable[[str], bool]) -> 
     return lines
 
 
-class PictureNames:
-    """Finds the picture that belongs to an annotation by its name without the ending."""
+class ImageNames:
+    """Finds the image that belongs to an annotation by its name without the ending."""
 
     def __init__(self, folder: Path) -> None:
         self._by_stem: dict[str, str] = {}
-        for name in pictures_below(folder) if folder.is_dir() else []:
+        for name in images_below(folder) if folder.is_dir() else []:
             self._by_stem.setdefault(name.rpartition(".")[0], name)
 
     def find(self, stem: str) -> str | None:
-        """The picture's name below the folder, or None."""
+        """The image's name below the folder, or None."""
         return self._by_stem.get(stem)
 
 
 def parse_xml(
-    xml: Path, picture: str | None, builder: Builder, *, first_pixel: int, names: dict[str, str] | None = None
+    xml: Path, file: str | None, builder: Builder, *, first_pixel: int, names: dict[str, str] | None = None
 ) -> None:
-    """Add one annotation file: `picture` is its picture's name, where one was found; `names` renames classes.
+    """Add one annotation file: `file` is its image's name, where one was found; `names` renames classes.
 
     The upper left pixel counts as `first_pixel` (VOC: 1, ILSVRC: 0), and xmax, ymax belong to the box.
     """
@@ -95,7 +95,7 @@ def parse_xml(
         "",
         "0",
     )  # tools write 0 where they do not know
-    image = builder.image(picture or _file_name(root, xml), str(xml), size=(width, height) if filled else None)
+    image = builder.image(file or _file_name(root, xml), str(xml), size=(width, height) if filled else None)
     for index, thing in enumerate(root.iter("object")):
         place = f"{xml}: object {index + 1}"
         name = (thing.findtext("name") or "").strip()
@@ -116,7 +116,7 @@ def parse_xml(
 
 
 def _file_name(root: Element, xml: Path) -> str:
-    """The name an annotation gives its picture; ILSVRC leaves the ending out."""
+    """The name an annotation gives its image; ILSVRC leaves the ending out."""
     name = (root.findtext("filename") or xml.stem).strip()
     return name if name.lower().endswith(SUFFIXES) else f"{name}.jpg"
 

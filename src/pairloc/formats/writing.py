@@ -9,7 +9,7 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.formats.reading import FORMATS, module
-from pairloc.images import PictureError, read_header
+from pairloc.images import ImageError, read_header
 from pairloc.io import copy_file
 
 
@@ -47,7 +47,7 @@ class ImageFiles:
             raise InputError(f"{image.file}: its size is not known; name the image folder with --images")
         try:
             return read_header(self._folder / image.file).size
-        except PictureError as error:
+        except ImageError as error:
             raise InputError(f"{self._folder / image.file}: {error}; its size is needed") from error
 
     def copy_to(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""YOLO: a data.yaml, and for every picture a text file of `class x y width height` as shares of its size."""
+"""YOLO: a data.yaml, and for every image a text file of `class x y width height` as shares of its size."""
 
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import yaml
 
 from pairloc.boxes import Size
-from pairloc.datasets.building import SUFFIXES, Builder, number, pictures_below
+from pairloc.datasets.building import SUFFIXES, Builder, images_below, number
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError, shown
 from pairloc.formats.writing import ImageFiles, by_image, has_score, stems
-from pairloc.images import PictureError, read_header
+from pairloc.images import ImageError, read_header
 from pairloc.io import read_bytes, read_text, reason, write_text
 
 _SPLITS = ("train", "val", "test")
@@ -23,7 +23,7 @@ def matches(path: Path) -> bool:
 
 
 def parse(path: Path, builder: Builder) -> None:
-    """Read the pictures that train, val and test name, and the labels beside them.
+    """Read the images that train, val and test name, and the labels beside them.
 
     Every name is taken below the folder of the data.yaml, or below the image folder the user gave. Lines may end with
     a confidence; a polygon (segmentation labels) counts as the box around it.
@@ -34,24 +34,24 @@ def parse(path: Path, builder: Builder) -> None:
     settings = _read_yaml(file)
     labels = _labels(settings, file, builder)
     root = file.parent.resolve()
-    names = _picture_names(settings, root, file, builder)
-    pictures = root
+    names = _image_names(settings, root, file, builder)
+    image_folder = root
     if builder.folder is not None:
-        names, pictures = _below(builder.folder, names), builder.folder
+        names, image_folder = _below(builder.folder, names), builder.folder
     elif names and all(name.startswith("images/") for name in names):
-        names, pictures = [name.removeprefix("images/") for name in names], root / "images"
-    builder.folder = pictures
+        names, image_folder = [name.removeprefix("images/") for name in names], root / "images"
+    builder.folder = image_folder
     label_files = set()
     for name in names:
-        size = _size(pictures / name, builder)
-        image = builder.image(name, str(pictures / name), size=size)
-        text = _label_file(root, pictures, name)
+        size = _size(image_folder / name, builder)
+        image = builder.image(name, str(image_folder / name), size=size)
+        text = _label_file(root, image_folder, name)
         label_files.add(text)
         if image >= 0 and text.is_file():
             _parse_labels(text, image, size, labels, builder)
     for folder in {text.parent for text in label_files if text.parent.is_dir() and text.parent != root}:
         for orphan in sorted(set(folder.glob("*.txt")) - label_files - {root / "train.txt"}):
-            builder.findings.add("unknown-image", orphan, "there is no picture for these labels")
+            builder.findings.add("unknown-image", orphan, "there is no image for these labels")
 
 
 def _yaml_of(path: Path) -> Path | None:
@@ -96,8 +96,8 @@ def _labels(settings: dict[str, Any], file: Path, builder: Builder) -> dict[int,
     return {key: builder.label(name, f"{file}: names[{key}]", id=key) for key, name in numbered}
 
 
-def _picture_names(settings: dict[str, Any], root: Path, file: Path, builder: Builder) -> list[str]:
-    """The pictures of all splits, relative to the data set's folder."""
+def _image_names(settings: dict[str, Any], root: Path, file: Path, builder: Builder) -> list[str]:
+    """The images of all splits, relative to the data set's folder."""
     base = settings.get("path", "")
     names: dict[str, None] = {}
     for split in _SPLITS:
@@ -111,7 +111,7 @@ def _picture_names(settings: dict[str, Any], root: Path, file: Path, builder: Bu
                 builder.findings.add("missing-split", place, f"{shown(entry)} is not a folder or list below {root}")
             elif found.is_dir():
                 prefix = PurePosixPath(found.relative_to(root).as_posix())
-                names |= dict.fromkeys((prefix / name).as_posix() for name in pictures_below(found))
+                names |= dict.fromkeys((prefix / name).as_posix() for name in images_below(found))
             else:
                 lines = read_text(found).split("\n") if found.stat().st_size else []
                 for line_number, line in enumerate(lines, start=1):
@@ -145,9 +145,9 @@ def _below(folder: Path, names: list[str]) -> list[str]:
     ]
 
 
-def _label_name(picture: PurePosixPath) -> PurePosixPath:
+def _label_name(image: PurePosixPath) -> PurePosixPath:
     """`images/a.jpg` -> `labels/a.txt`: the last folder called images, as the YOLO programs do."""
-    parts = list(picture.with_suffix(".txt").parts)
+    parts = list(image.with_suffix(".txt").parts)
     for index in reversed(range(len(parts) - 1)):
         if parts[index] == "images":
             parts[index] = "labels"
@@ -155,23 +155,23 @@ def _label_name(picture: PurePosixPath) -> PurePosixPath:
     return PurePosixPath(*parts)
 
 
-def _label_file(root: Path, pictures: Path, name: str) -> Path:
-    """Where the labels of a picture lie: by its own path, or below the data set if its folder lies elsewhere."""
-    picture = (pictures / name).absolute()
-    inside = picture.is_relative_to(root)
-    relative = picture.relative_to(root) if inside else Path("images", name)
+def _label_file(root: Path, image_folder: Path, name: str) -> Path:
+    """Where the labels of an image lie: by its own path, or below the data set if its folder lies elsewhere."""
+    image = (image_folder / name).absolute()
+    inside = image.is_relative_to(root)
+    relative = image.relative_to(root) if inside else Path("images", name)
     return root / _label_name(PurePosixPath(relative.as_posix()))
 
 
-def _size(picture: Path, builder: Builder) -> Size | None:
-    """Shares of the picture's size mean nothing without it."""
-    if not picture.name.lower().endswith(SUFFIXES):
-        builder.findings.add("unreadable-picture", str(picture), "is not a picture")
+def _size(path: Path, builder: Builder) -> Size | None:
+    """Shares of the image's size mean nothing without it."""
+    if not path.name.lower().endswith(SUFFIXES):
+        builder.findings.add("unreadable-image", str(path), "is not an image")
         return None
     try:
-        return read_header(picture).size
-    except PictureError as error:
-        builder.findings.add(error.kind, str(picture), str(error))
+        return read_header(path).size
+    except ImageError as error:
+        builder.findings.add(error.kind, str(path), str(error))
         return None
 
 

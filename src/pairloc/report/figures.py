@@ -9,7 +9,7 @@ import numpy as np
 
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
-from pairloc.images import PictureError, open_picture
+from pairloc.images import ImageError, open_image
 from pairloc.io import write_bytes
 from pairloc.report.page import TAGS, MethodResult
 
@@ -24,7 +24,7 @@ _CORNERS = {"GT": (False, False), "WUU": (True, False), "U": (True, True), "WU":
 def write_figures(
     folder: Path, dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, *, cases: int = 12
 ) -> list[Path]:
-    """CorLoc per class and a sheet of pictures with tagged boxes; the files written."""
+    """CorLoc per class and a sheet of images with tagged boxes; the files written."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -32,7 +32,7 @@ def write_figures(
     written = []
     if any(method.corloc for method in methods):
         written += _save(_per_class(methods), folder / "corloc_per_class")
-    written += _save(_sheet(dataset, methods, truth, cases), folder / "pictures")
+    written += _save(_sheet(dataset, methods, truth, cases), folder / "images")
     return written
 
 
@@ -69,7 +69,7 @@ def _per_class(methods: Sequence[MethodResult]) -> Any:
 
 
 def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, cases: int) -> Any:
-    """Pictures on which the methods differ most, in the paper's manner."""
+    """Images on which the methods differ most, in the paper's manner."""
     from matplotlib import pyplot
     from matplotlib.patches import Rectangle
 
@@ -80,9 +80,9 @@ def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth
     for axes in grid.flat:
         axes.set_axis_off()
     for axes, (image, label) in zip(grid.flat, keys, strict=False):
-        picture = _picture(dataset, image)
-        if picture is not None:
-            axes.imshow(picture)
+        pixels = _pixels(dataset, image)
+        if pixels is not None:
+            axes.imshow(pixels)
         axes.set_title(_plain(dataset.classes[label]), fontsize=9)
         boxes = []
         if truth is not None:
@@ -110,10 +110,10 @@ def _where_they_differ(dataset: Dataset, methods: Sequence[MethodResult]) -> lis
     return sorted(keys, key=lambda key: -float(np.abs(tables[0][key] - tables[-1][key]).sum()))
 
 
-def _picture(dataset: Dataset, index: int) -> Any:
+def _pixels(dataset: Dataset, index: int) -> Any:
     try:
-        return np.asarray(open_picture(dataset.path(index)))
-    except PictureError:
+        return np.asarray(open_image(dataset.path(index)))
+    except ImageError:
         return None
 
 

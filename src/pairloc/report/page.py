@@ -20,12 +20,12 @@ from pairloc.boxes import Floats, iou, to_xywh
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.images import PictureError, open_picture
+from pairloc.images import ImageError, open_image
 from pairloc.io import write_bytes, write_text
 
 TAGS = {"warm-up-unary": "WUU", "warm-up": "WU", "unary": "U", "full": "F", "mi-svm": "SVM"}
 _THUMBNAIL = 320  # px of the longer side
-_THREADS = 4  # that draw thumbnails; each may hold a picture of 200 megapixels
+_THREADS = 4  # that draw thumbnails; each may hold an image of 200 megapixels
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ def write_page(
     link = link or beside.name
     tagged = [index for index, tags in enumerate(dataset.tags) if tags]
     with warnings.catch_warnings(), ThreadPoolExecutor(_THREADS) as pool:
-        warnings.simplefilter("ignore")  # of damaged pictures; threads cannot each hide and show them again
+        warnings.simplefilter("ignore")  # of damaged images; threads cannot each hide and show them again
         folders = [None if place < embed else beside for place in range(len(tagged))]
-        drawn = pool.map(lambda index, folder: _picture(dataset, index, folder, link), tagged, folders)
-        pictures = dict(zip(track(tagged, len(tagged)), drawn, strict=True))
+        drawn = pool.map(lambda index, folder: _thumbnail(dataset, index, folder, link), tagged, folders)
+        thumbnails = dict(zip(track(tagged, len(tagged)), drawn, strict=True))
     named = [_with_tag(method, place, methods) for place, method in enumerate(methods)]
     data = {
-        "about": about or f"{len(tagged)} pictures, {len(dataset.classes)} classes",
+        "about": about or f"{len(tagged)} images, {len(dataset.classes)} classes",
         "classes": list(dataset.classes),
         "thresholds": sorted({threshold for method in named for threshold in method.corloc}),
         "methods": [
@@ -76,7 +76,7 @@ def write_page(
         ],
         "ceiling": dict(ceiling or {}),
         "charts": _charts(named),
-        "items": _items(dataset, named, truth, pictures),
+        "items": _items(dataset, named, truth, thumbnails),
     }
     template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     write_text(out, template.replace("__DATA__", _json(data)))
@@ -97,11 +97,11 @@ def _with_tag(method: MethodResult, place: int, methods: Sequence[MethodResult])
     return MethodResult(method.name, method.boxes, method.corloc, method.seconds, method.history, tag)
 
 
-def _picture(dataset: Dataset, index: int, folder: Path | None, link: str) -> tuple[str, tuple[int, int]]:
-    """Where a picture's thumbnail is, and the size of the picture as shown; an unreadable one is left blank."""
+def _thumbnail(dataset: Dataset, index: int, folder: Path | None, link: str) -> tuple[str, tuple[int, int]]:
+    """Where an image's thumbnail is, and the size of the image as shown; an unreadable one is left blank."""
     try:
-        upright = open_picture(dataset.path(index))
-    except PictureError:
+        upright = open_image(dataset.path(index))
+    except ImageError:
         return "", dataset.images[index].size or (100, 100)
     size = upright.size
     upright.thumbnail((_THUMBNAIL, _THUMBNAIL))
@@ -117,14 +117,14 @@ def _items(
     dataset: Dataset,
     methods: Sequence[MethodResult],
     truth: GroundTruth | None,
-    pictures: dict[int, tuple[str, tuple[int, int]]],
+    thumbnails: dict[int, tuple[str, tuple[int, int]]],
 ) -> list[dict[str, Any]]:
-    """Every tag of every picture, with the boxes of all methods and of the truth."""
+    """Every tag of every image, with the boxes of all methods and of the truth."""
     found = [_by_key(method.boxes.image, method.boxes.label) for method in methods]
     true = {} if truth is None else _by_key(truth.image[~truth.ignored], truth.label[~truth.ignored])
     true_boxes = np.zeros((0, 4)) if truth is None else truth.boxes[~truth.ignored]
     items = []
-    for index, (picture, size) in pictures.items():
+    for index, (thumbnail, size) in thumbnails.items():
         for label in dataset.tags[index]:
             own = true_boxes[true.get((index, label), [])]
             boxes = {}
@@ -135,7 +135,7 @@ def _items(
                     boxes[method.tag] = _box(method.boxes.boxes[best], method.boxes.score[best], own)
             items.append(
                 {
-                    "file": dataset.images[index].file, "class": label, "picture": picture, "size": list(size),
+                    "file": dataset.images[index].file, "class": label, "thumbnail": thumbnail, "size": list(size),
                     "truth": to_xywh(own).round(2).tolist(), "boxes": boxes,
                 }
             )  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pairloc.datasets.building import pictures_below
+from pairloc.datasets.building import images_below
 from pairloc.errors import InputError
 from pairloc.io import first_problem
 from pairloc.runs.run import Log, Run
@@ -58,7 +58,7 @@ def localize(settings: RunSettings, out: Path, device: str, log: Log = print) ->
     if not images.is_dir():
         raise InputError(f"{images}: is not a folder of images")
     tagged = {image.file for image in run.target.images}
-    without = sorted(set(pictures_below(images)) - tagged)
+    without = sorted(set(images_below(images)) - tagged)
     if without:
         log(f"{len(without)} images have no tag and get no box: {some(without)}")
     if not any((images / file).is_file() for file in tagged):
