@@ -9,7 +9,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import box_iou, nms
 
 from helpers import TINY
-from pairloc.detector.batched import BatchedSampler, batch_up, suppressed
+from pairloc.detector.batched import BatchedSampler, batch_up, kept_by_nms
 from pairloc.detector.model import build
 
 TINY_UNTRAINED = TINY.model_copy(update={"pretrained": False})
@@ -68,7 +68,7 @@ def test_suppression_equals_torchvisions(seed: int, threshold: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     rows = torch.stack([boxes(40, generator) for _ in range(3)])
     scores = torch.linspace(1, 0, 40)
-    for row, stays in zip(rows, suppressed(rows, threshold), strict=True):
+    for row, stays in zip(rows, kept_by_nms(rows, threshold), strict=True):
         assert torch.equal(torch.nonzero(stays)[:, 0], nms(row, scores, threshold).sort().values)
 
 

@@ -5,7 +5,7 @@ import torch
 from torchvision.ops import box_iou
 
 from pairloc.detector.model import Proposer
-from pairloc.detector.propose import Seen, best_boxes, describe, objectness, propose
+from pairloc.detector.propose import ImageFeatures, best_boxes, describe, objectness, propose
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 400), (400, 3), (64, 64), (50, 90)])
@@ -24,8 +24,8 @@ def test_boxes_lie_in_images_of_any_shape(proposer: Path, shape: tuple[int, int]
 def test_one_image_equals_itself_in_a_batch(proposer: Path) -> None:
     model = Proposer.load(proposer).model
     images = [torch.rand(3, 64, 64), torch.rand(3, 64, 64)]
-    together = Seen(model, images)
-    alone = Seen(model, images[:1])
+    together = ImageFeatures(model, images)
+    alone = ImageFeatures(model, images[:1])
     boxes = best_boxes(alone, 10, 0.7)
     torch.testing.assert_close(best_boxes(together, 10, 0.7)[0], boxes[0], atol=1e-2, rtol=1e-3)
     described = describe(together, [boxes[0], torch.tensor([[0.0, 0.0, 64.0, 64.0]])])

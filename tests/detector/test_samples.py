@@ -3,7 +3,7 @@ from pathlib import Path
 import torch
 
 from helpers import TINY
-from pairloc.detector.samples import Batch, Samples
+from pairloc.detector.samples import Samples, TrainingBatch
 from pairloc.formats.reading import read_annotated
 
 
@@ -30,7 +30,7 @@ def test_a_packed_batch_unpacks_to_its_samples() -> None:
         (torch.randint(0, 256, (3, h, w), dtype=torch.uint8), {"boxes": torch.rand(n, 4), "labels": torch.arange(n)})
         for h, w, n in ((4, 5, 2), (6, 3, 0), (2, 2, 3))
     ]
-    images, targets = Batch(samples).to("cpu")
+    images, targets = TrainingBatch(samples).to("cpu")
     for (image, target), unpacked, again in zip(samples, images, targets, strict=True):
         torch.testing.assert_close(unpacked, image.float() / 255)
         assert torch.equal(again["boxes"], target["boxes"])

@@ -36,7 +36,7 @@ def test_training_resumes_after_an_epoch_to_the_same_weights(scenes: Path, tmp_p
     two = TINY.model_copy(update={"epochs": 2})
     train(*source, two, tmp_path / "whole")
     with pytest.raises(KilledError):
-        train(*source, two, tmp_path / "killed", say=dies)
+        train(*source, two, tmp_path / "killed", log=dies)
     with pytest.raises(InputError, match=r"killed: the training is not finished; run the same command again to go on$"):
         Proposer.load(tmp_path / "killed")
     curves = tmp_path / "killed" / "curves.jsonl"

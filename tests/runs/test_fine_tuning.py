@@ -18,13 +18,13 @@ from pairloc.curation.scenes import write_scenes
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.model import Proposer, build
-from pairloc.detector.propose import Seen, judge
+from pairloc.detector.propose import ImageFeatures, predict
 from pairloc.detector.reading import batches
 from pairloc.formats.reading import read_annotated
 from pairloc.localization.alternate import State
 from pairloc.localization.confidence import Calibration, confidence
 from pairloc.localization.result import Localization
-from pairloc.runs.fine_tuning import Opinion, decide, fine_tune, instances
+from pairloc.runs.fine_tuning import Predictions, decide, fine_tune, instances
 from pairloc.settings import BoxSettings, ExtractSettings, FineTuneSettings, SceneSettings
 
 SETTINGS = FineTuneSettings(steps=2, batch=8, warm_up=1)
@@ -88,7 +88,7 @@ def test_nothing_is_moved_by_a_network_that_moves_nothing(scene: Scene) -> None:
     torch.nn.init.zeros_(network.roi_heads.box_predictor.bbox_pred.weight)
     torch.nn.init.zeros_(network.roi_heads.box_predictor.bbox_pred.bias)
     proposals = [scene.proposals(i) for i in (0, 1)]
-    said, moved = judge(Seen(network, scene.images(0, 1)), proposals)
+    said, moved = predict(ImageFeatures(network, scene.images(0, 1)), proposals)
     torch.testing.assert_close(said.exp().sum(dim=1), torch.ones(len(said)))
     for label in range(5):
         torch.testing.assert_close(moved[:, label], torch.cat(proposals), atol=1e-3, rtol=1e-4)
@@ -97,14 +97,14 @@ def test_nothing_is_moved_by_a_network_that_moves_nothing(scene: Scene) -> None:
 def test_moved_boxes_stay_in_the_image_and_are_not_empty(scene: Scene) -> None:
     network = build(TINY, 4, pretrained=False).eval()
     torch.nn.init.normal_(network.roi_heads.box_predictor.bbox_pred.bias, std=30)
-    _, moved = judge(Seen(network, scene.images(0)), [scene.proposals(0)])
+    _, moved = predict(ImageFeatures(network, scene.images(0)), [scene.proposals(0)])
     assert moved.min() >= 0
     assert moved.max() <= 64
     assert (moved[..., 2:] - moved[..., :2]).min() >= 1
 
 
 @pytest.fixture(scope="module")
-def told(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Opinion]:
+def told(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Predictions]:
     """What is said of every fold."""
     folder = tmp_path_factory.mktemp("told")
     return folder, fine_tune(
@@ -113,7 +113,7 @@ def told(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 
 def test_what_a_fold_is_told_does_not_depend_on_its_own_boxes(
-    scene: Scene, told: tuple[Path, Opinion], tmp_path: Path
+    scene: Scene, told: tuple[Path, Predictions], tmp_path: Path
 ) -> None:
     other = ScoredBoxes(scene.boxes.image, scene.boxes.label, scene.boxes.boxes.copy(), scene.boxes.score)
     own = scene.before.state.fold.numpy()[scene.boxes.image] == 1
@@ -126,7 +126,7 @@ def test_what_a_fold_is_told_does_not_depend_on_its_own_boxes(
 
 
 def test_what_is_told_is_not_asked_again_and_is_said_of_every_proposal(
-    scene: Scene, told: tuple[Path, Opinion], tmp_path: Path
+    scene: Scene, told: tuple[Path, Predictions], tmp_path: Path
 ) -> None:
     """A fold that was interrupted is done again, the others are not; the result is the same to the byte."""
     names = [f"fold-{f}.safetensors" for f in range(3)]
@@ -141,8 +141,8 @@ def test_what_is_told_is_not_asked_again_and_is_said_of_every_proposal(
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (tmp_path / name).read_bytes() == (told[0] / name).read_bytes()
-    opinion = told[1]
-    for bags, said, moved in zip(scene.before.positives, opinion.score, opinion.boxes, strict=True):
+    predictions = told[1]
+    for bags, said, moved in zip(scene.before.positives, predictions.score, predictions.boxes, strict=True):
         counts = torch.tensor([len(scene.proposals(bag)) for bag in bags.tolist()])
         assert torch.equal(torch.isfinite(said), torch.arange(7) < counts[:, None]) or not len(bags)
         assert moved.shape == (*said.shape, 4)
@@ -150,14 +150,14 @@ def test_what_is_told_is_not_asked_again_and_is_said_of_every_proposal(
 
 def test_without_folds_one_network_sees_all(scene: Scene, tmp_path: Path) -> None:
     state = replace(scene.before.state, fold=torch.zeros_like(scene.before.state.fold))
-    opinion = fine_tune(
+    predictions = fine_tune(
         scene.dataset, scene.store, replace(scene.before, state=state), scene.boxes, scene.start, SETTINGS, tmp_path
     )
-    assert all(torch.isfinite(said).any(dim=1).all() for said in opinion.score)
+    assert all(torch.isfinite(said).any(dim=1).all() for said in predictions.score)
     assert [path.name for path in tmp_path.iterdir()] == ["fold-0.safetensors"]
 
 
-def opinions(seed: int) -> tuple[Localization, Opinion]:
+def opinions(seed: int) -> tuple[Localization, Predictions]:
     """One class in six of eight images, with nine proposals, and what networks might say of them."""
     generator = torch.Generator().manual_seed(seed)
     corner = 40 * torch.rand(6, 9, 2, generator=generator)
@@ -170,18 +170,18 @@ def opinions(seed: int) -> tuple[Localization, Opinion]:
     proposals = torch.zeros(8, 9, 4)
     proposals[torch.tensor(dataset.positives[0])] = boxes
     before = localization(dataset, proposals, (scores,), torch.zeros(8, dtype=torch.int64), agreement=0.5)
-    return before, Opinion((said,), (boxes,))
+    return before, Predictions((said,), (boxes,))
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**30))
 def test_the_weight_decides_whose_choice_it_is(seed: int) -> None:
-    before, opinion = opinions(seed)
-    for weight, choice in ((1e-9, before.scores[0]), (1e9, opinion.score[0])):
-        found, boxes = decide(before, opinion, FineTuneSettings(weight=weight), PLAIN, Calibration())
+    before, predictions = opinions(seed)
+    for weight, choice in ((1e-9, before.scores[0]), (1e9, predictions.score[0])):
+        found, boxes = decide(before, predictions, FineTuneSettings(weight=weight), PLAIN, Calibration())
         selection, gaps = found.state.selection[0], found.state.gaps[0]
         assert torch.equal(selection, choice.argmax(dim=1))
-        assert torch.equal(boxes[0], opinion.boxes[0][torch.arange(6), selection])
+        assert torch.equal(boxes[0], predictions.boxes[0][torch.arange(6), selection])
         assert np.array_equal(found.boxes.boxes, boxes[0].double().numpy())
         assert found.boxes.image.tolist() == before.positives[0].tolist()
         assert (gaps >= 0).all()
@@ -191,8 +191,8 @@ def test_the_weight_decides_whose_choice_it_is(seed: int) -> None:
 @given(st.integers(0, 2**30))
 def test_the_networks_are_one_view_more_in_the_confidence(seed: int) -> None:
     """Of three views: those that agreed before, if their box is still the one, and the networks themselves."""
-    before, opinion = opinions(seed)
-    found, boxes = decide(before, opinion, SETTINGS, PLAIN, Calibration())
+    before, predictions = opinions(seed)
+    found, boxes = decide(before, predictions, SETTINGS, PLAIN, Calibration())
     rows = torch.arange(6)
     own = before.proposals[before.positives[0], before.state.selection[0]]
     same = torch.tensor([bool(iou(own[r : r + 1].numpy(), boxes[0][r : r + 1].numpy())[0, 0] > 0.5) for r in rows])
@@ -205,15 +205,15 @@ def test_the_networks_are_one_view_more_in_the_confidence(seed: int) -> None:
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**30), st.floats(0.05, 0.9))
 def test_instances_are_the_boxes_and_all_others_that_are_sure_and_apart(seed: int, sure: float) -> None:
-    before, opinion = opinions(seed)
-    _, boxes = decide(before, opinion, SETTINGS, BoxSettings(voting_iou=0.5), Calibration())
-    found = instances(before, opinion, boxes, sure)
+    before, predictions = opinions(seed)
+    _, boxes = decide(before, predictions, SETTINGS, BoxSettings(voting_iou=0.5), Calibration())
+    found = instances(before, predictions, boxes, sure)
     for place, bag in enumerate(before.positives[0].tolist()):
         own = found.boxes[found.image == bag]
         np.testing.assert_allclose(own[0], boxes[0][place].numpy(), rtol=1e-6)
         apart = iou(own, own)
         assert (apart[~np.eye(len(own), dtype=np.bool_)] <= 0.5 + 1e-6).all()
-        likely = opinion.boxes[0][place][opinion.score[0][place].exp() >= sure].double().numpy()
+        likely = predictions.boxes[0][place][predictions.score[0][place].exp() >= sure].double().numpy()
         if len(likely):
             assert iou(likely, own).max(axis=1).min() >= 0.5 - 1e-6  # none that is sure is lost
     assert found.score.min() >= sure

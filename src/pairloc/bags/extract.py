@@ -12,7 +12,7 @@ from pairloc.bags.features import FeatureExtractor, check_class_features, featur
 from pairloc.bags.store import Bag, StoreWriter
 from pairloc.datasets.dataset import Dataset
 from pairloc.detector.model import WEIGHTS, Proposer, check_finished
-from pairloc.detector.propose import Seen, best_boxes, describe
+from pairloc.detector.propose import ImageFeatures, best_boxes, describe
 from pairloc.detector.reading import Read, batches
 from pairloc.errors import InputError
 from pairloc.io import reason, sha256
@@ -108,11 +108,11 @@ def _describe(
     device: str,
 ) -> list[Bag]:
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-        seen = Seen(boxer.model, images)
+        seen = ImageFeatures(boxer.model, images)
         boxes = best_boxes(seen, settings.proposals, settings.nms)
         if settings.whole_image:
             boxes = [torch.cat([mine, _whole(p, mine)]) for mine, p in zip(boxes, images, strict=True)]
-        objectness, features = describe(seen if describer is boxer else Seen(describer.model, images), boxes)
+        objectness, features = describe(seen if describer is boxer else ImageFeatures(describer.model, images), boxes)
         extra = torch.cat(class_features(images, boxes))
     counts = np.cumsum([len(mine) for mine in boxes])[:-1]
     columns = [torch.cat(boxes).float(), objectness.float(), _half(features), _half(extra)]

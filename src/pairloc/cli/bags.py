@@ -48,7 +48,7 @@ def propose_train(
     check_backbone(settings.backbone)
     dataset, truth = read_annotated(data, format, images)
     with tensorboard(out) as writer:
-        train(dataset, truth, settings, out, device=chosen, say=print, writer=writer)
+        train(dataset, truth, settings, out, device=chosen, log=print, writer=writer)
     print(f"wrote {out}")
 
 
@@ -88,7 +88,7 @@ def bags_extract(
 
 @bags_app.command("info")
 def bags_info(store: Store) -> None:
-    """Say what is in a store."""
+    """Log what is in a store."""
     from pairloc.bags.store import BagStore
 
     for name, value in BagStore(store).info().items():
@@ -132,7 +132,7 @@ def bags_recall(
     truth: Annotated[Path, typer.Option("--truth", help="The boxes of the same images.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how many true boxes the proposals cover, by class and by number of proposals."""
+    """Log how many true boxes the proposals cover, by class and by number of proposals."""
     from pairloc.bags.store import BagStore
     from pairloc.evaluation.recall import recall_of_store
     from pairloc.formats.reading import read_annotated

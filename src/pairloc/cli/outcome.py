@@ -135,7 +135,7 @@ def detect_train(
         settings = settings.model_copy(update={name: getattr(begin.settings, name) for name in alike})
     if hold_out:
         found = found.where(~held_out(dataset, hold_out)[found.image])
-    train_detector(dataset, found, settings, out, start=begin, device=chosen, say=print)
+    train_detector(dataset, found, settings, out, start=begin, device=chosen, log=print)
     print(f"wrote {out}")
 
 

@@ -93,7 +93,7 @@ class BatchedRPN(RegionProposalNetwork):
         first = 0
         for count_of_level in (min(n, self.pre_nms_top_n()) for n in num_anchors_per_level):
             level = slice(first, first + count_of_level)  # its boxes stand best first
-            scores[:, level] = scores[:, level].masked_fill(~suppressed(boxes[:, level], self.nms_thresh), -1.0)
+            scores[:, level] = scores[:, level].masked_fill(~kept_by_nms(boxes[:, level], self.nms_thresh), -1.0)
             first += count_of_level
         best, place = scores.topk(min(self.post_nms_top_n(), scores.shape[1]), dim=1)
         sizes = (best >= 0).sum(dim=1).tolist()
@@ -176,7 +176,7 @@ class BatchedTransform(GeneralizedRCNNTransform):
         )[0]
 
 
-def suppressed(boxes: Tensor, threshold: float) -> Tensor:
+def kept_by_nms(boxes: Tensor, threshold: float) -> Tensor:
     """Greedy non-maximum suppression of rows of boxes (N, P, 4), best first: which of them stay (N, P).
 
     A box stays if none that stays before it overlaps it by more than the threshold. Starting from all of them and

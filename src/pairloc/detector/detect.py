@@ -20,7 +20,7 @@ from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.model import Proposer
 from pairloc.detector.propose import not_too_thin
 from pairloc.detector.reading import Read, batches
-from pairloc.detector.training import Say, ScalarWriter, train
+from pairloc.detector.training import Log, ScalarWriter, train
 from pairloc.errors import InputError, shown
 from pairloc.images import ImageError, read_header
 from pairloc.settings import ProposerSettings
@@ -36,7 +36,7 @@ def train_detector(
     *,
     start: Proposer | None = None,
     device: str = "cpu",
-    say: Say = lambda line: None,
+    log: Log = lambda line: None,
     writer: ScalarWriter | None = None,
     resumable: bool = True,
 ) -> Proposer:
@@ -45,7 +45,7 @@ def train_detector(
         raise InputError("a detector tells classes apart: class_agnostic and held_classes are for proposers")
     ignored = boxes.ignored if isinstance(boxes, GroundTruth) else np.zeros(len(boxes), dtype=np.bool_)
     truth = GroundTruth(boxes.image, boxes.label, boxes.boxes, ignored)
-    return train(dataset, truth, settings, out, start=start, device=device, say=say, writer=writer, resumable=resumable)
+    return train(dataset, truth, settings, out, start=start, device=device, log=log, writer=writer, resumable=resumable)
 
 
 def held_out(dataset: Dataset, one_in: int) -> npt.NDArray[np.bool_]:
@@ -101,24 +101,24 @@ def detect(
 
 
 def detect_below(
-    detector: Proposer, folder: Path, say: Say, track: Callable[[Iterable[Any], int], Iterable[Any]], **options: Any
+    detector: Proposer, folder: Path, log: Log, track: Callable[[Iterable[Any], int], Iterable[Any]], **options: Any
 ) -> tuple[Dataset, ScoredBoxes]:
     """The images below a folder and what is in them; `options` are those of `detect`. What is left out is told."""
     files = images_below(folder) if folder.is_dir() else []
     images: list[Image] = []
     for file in track(files, len(files)):
         if not is_text(file):
-            say(f"left out: {shown(file)}: such a name cannot be written")
+            log(f"left out: {shown(file)}: such a name cannot be written")
             continue
         try:
             images.append(Image(len(images) + 1, file, read_header(folder / file).size))
         except ImageError as error:
-            say(f"left out: {folder / file}: {error}")
+            log(f"left out: {folder / file}: {error}")
     damaged: dict[int, str] = {}
     dataset = Dataset(tuple(images), detector.classes, ((),) * len(images), folder=folder)
     found = detect(detector, dataset, unreadable=damaged.__setitem__, track=track, **options)
     for complaint in damaged.values():
-        say(f"left out: {complaint}")
+        log(f"left out: {complaint}")
     kept = [index for index in range(len(dataset)) if index not in damaged]
     if not kept:
         raise InputError(f"{folder}: holds no image that can be read")

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.image_list import ImageList
 
-from pairloc.detector.batched import padded, suppressed
+from pairloc.detector.batched import kept_by_nms, padded
 
 Size = tuple[int, int]  # height, width
 
 
-class Seen:
+class ImageFeatures:
     """Images as a Faster R-CNN sees them: scaled, normalised, and its feature maps of them."""
 
     def __init__(self, model: FasterRCNN, images: list[Tensor]) -> None:
@@ -46,10 +46,10 @@ def not_too_thin(image: Tensor) -> Tensor:
 @torch.no_grad()
 def propose(model: FasterRCNN, images: list[Tensor], count: int, overlap: float) -> list[Tensor]:
     """The top `count` boxes (n, 4) of every image (3, H, W) by class-generic score after NMS, best first."""
-    return best_boxes(Seen(model, images), count, overlap)
+    return best_boxes(ImageFeatures(model, images), count, overlap)
 
 
-def best_boxes(seen: Seen, count: int, overlap: float) -> list[Tensor]:
+def best_boxes(seen: ImageFeatures, count: int, overlap: float) -> list[Tensor]:
     """The same for images already seen."""
     regions, _ = seen.model.rpn(seen.images, seen.maps)
     logits, moves = seen.model.roi_heads.box_predictor(seen.pooled(regions))
@@ -65,13 +65,13 @@ def best_boxes(seen: Seen, count: int, overlap: float) -> list[Tensor]:
     valid &= ((table[..., 2:] - table[..., :2]) >= least).all(dim=2)
     scores, order = scores.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True)
     table = table.gather(1, order[..., None].expand(-1, -1, 4))
-    kept = suppressed(table, overlap) & (scores > -torch.inf)
+    kept = kept_by_nms(table, overlap) & (scores > -torch.inf)
     kept &= kept.cumsum(dim=1) <= count
     return list(torch.split(table[kept], kept.sum(dim=1).tolist()))
 
 
 @torch.no_grad()
-def describe(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
+def describe(seen: ImageFeatures, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Objectness (n,) and feature (n, d) of all boxes (n_i, 4), in pixels of their images, one after the other."""
     features = seen.pooled([mine / scale for mine, scale in zip(boxes, seen.scales, strict=True)]).float()
     logits, _ = seen.model.roi_heads.box_predictor(features)
@@ -79,7 +79,7 @@ def describe(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def judge(seen: Seen, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
+def predict(seen: ImageFeatures, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
     """What the network says of boxes (n_i, 4), in pixels of their images, one after the other.
 
     The log-probability of background and every class (n, classes + 1), and the box of each class (n, classes + 1, 4).

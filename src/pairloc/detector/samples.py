@@ -15,10 +15,10 @@ from pairloc.errors import InputError
 from pairloc.images import ImageError
 from pairloc.settings import ProposerSettings
 
-Sample = tuple[Tensor, dict[str, Tensor]]  # an image (3, H, W) in bytes, and its boxes (n, 4) and labels (n,)
+TrainingImage = tuple[Tensor, dict[str, Tensor]]  # an image (3, H, W) in bytes, and its boxes (n, 4) and labels (n,)
 
 
-class Samples(torch.utils.data.Dataset[Sample | str]):
+class Samples(torch.utils.data.Dataset[TrainingImage | str]):
     """Training images with their boxes; half of them are mirrored, by seed, epoch and index.
 
     Samples are counted through all epochs, so that one set of processes reads all of them.
@@ -39,7 +39,7 @@ class Samples(torch.utils.data.Dataset[Sample | str]):
         """Batches an epoch."""
         return math.ceil(len(self) / self.settings.batch)
 
-    def batches(self, first: int) -> Iterator["Batch"]:
+    def batches(self, first: int) -> Iterator["TrainingBatch"]:
         """The batches of all epochs from `first` on, each epoch in an order of its own."""
         indices: list[list[int]] = []
         for epoch in range(first, self.settings.epochs):
@@ -50,17 +50,21 @@ class Samples(torch.utils.data.Dataset[Sample | str]):
         workers = readers(paths, self.settings.batch, self.settings.workers)
         return iter(
             DataLoader(
-                self, batch_sampler=indices, num_workers=workers, collate_fn=Batch, pin_memory=torch.cuda.is_available()
+                self,
+                batch_sampler=indices,
+                num_workers=workers,
+                collate_fn=TrainingBatch,
+                pin_memory=torch.cuda.is_available(),
             )
         )
 
-    def __getitem__(self, index: int) -> Sample | str:
+    def __getitem__(self, index: int) -> TrainingImage | str:
         try:
             return self.sample(index)
         except InputError as error:
             return str(error)
 
-    def sample(self, index: int) -> Sample:
+    def sample(self, index: int) -> TrainingImage:
         """An image and its boxes and labels; the epoch, and with it the crop, is in the index."""
         epoch, place = divmod(index, len(self))
         number = self.chosen[place]
@@ -97,10 +101,10 @@ def _cropped(image: Tensor, boxes: Tensor, least: float, random: np.random.Gener
     return image[:, y : y + h, x : x + w], clipped[seen], seen
 
 
-class Batch:
+class TrainingBatch:
     """Samples as three tensors, whatever their images' sizes."""
 
-    def __init__(self, entries: Sequence[Sample | str]) -> None:
+    def __init__(self, entries: Sequence[TrainingImage | str]) -> None:
         self.complaint = next((entry for entry in entries if isinstance(entry, str)), None)
         samples = [entry for entry in entries if not isinstance(entry, str)]
         self.images = Packed([image for image, _ in samples])
@@ -109,7 +113,7 @@ class Batch:
         self.boxes = torch.cat([none[0], *(target["boxes"] for _, target in samples)])
         self.labels = torch.cat([none[1], *(target["labels"] for _, target in samples)])
 
-    def pin_memory(self) -> "Batch":
+    def pin_memory(self) -> "TrainingBatch":
         """Let a GPU fetch the pixels while it computes."""
         self.images.pixels = self.images.pixels.pin_memory()
         return self

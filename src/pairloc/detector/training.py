@@ -21,12 +21,12 @@ from pairloc.detector.checkpoint import Checkpoint
 from pairloc.detector.model import Proposer, build, on_device
 from pairloc.detector.propose import propose
 from pairloc.detector.reading import batches
-from pairloc.detector.samples import Batch, Samples
+from pairloc.detector.samples import Samples, TrainingBatch
 from pairloc.errors import InputError
 from pairloc.io import read_text, write_text
 from pairloc.settings import ProposerSettings
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 CURVES = "curves.jsonl"
 _WEIGHT_DECAY = 1e-4
 _CLIP = 10.0  # norm of the gradient
@@ -48,7 +48,7 @@ def train(
     *,
     start: Proposer | None = None,
     device: str = "cpu",
-    say: Say = lambda line: None,
+    log: Log = lambda line: None,
     writer: ScalarWriter | None = None,
     resumable: bool = True,
 ) -> Proposer:
@@ -82,7 +82,7 @@ def train(
         row: dict[str, float] = {"epoch": epoch + 1, "images/s": len(samples) / seconds, **losses}
         if held:
             row |= _recall(model, dataset, asked, held[:_MEASURED], settings.workers, device)
-        say(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
+        log(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
         curves.append(json.dumps(row))
         write_text(out / CURVES, "\n".join(curves) + "\n")
         if writer is not None:
@@ -125,7 +125,7 @@ def _curves(file: Path, done: int) -> list[str]:
 
 def _epoch(
     model: FasterRCNN,
-    batches_of_epochs: Iterator[Batch],
+    batches_of_epochs: Iterator[TrainingBatch],
     steps: int,
     optimizer: torch.optim.Optimizer,
     settings: ProposerSettings,
@@ -160,7 +160,7 @@ def _check_finite(sums: dict[str, Tensor | float], epoch: int, step: int) -> Non
 
 
 def freeze_statistics(model: nn.Module) -> None:
-    """Batch norm keeps its ImageNet statistics: detection batches are too small for their own."""
+    """TrainingBatch norm keeps its ImageNet statistics: detection batches are too small for their own."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()

@@ -12,9 +12,9 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
+from pairloc.evaluation.causes import CAUSES, breakdown, causes
 from pairloc.evaluation.compare import difference
 from pairloc.evaluation.corloc import Localized, class_means, corloc, localized, reliability
-from pairloc.evaluation.errors import CAUSES, breakdown, causes
 from pairloc.formats.coco_results import read_results
 from pairloc.formats.reading import read_boxes
 

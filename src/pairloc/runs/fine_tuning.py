@@ -21,7 +21,7 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.detect import train_detector
 from pairloc.detector.model import Proposer
-from pairloc.detector.propose import Seen, judge
+from pairloc.detector.propose import ImageFeatures, predict
 from pairloc.detector.reading import batches
 from pairloc.io import write_tensors
 from pairloc.localization.alternate import Log, silent
@@ -35,7 +35,7 @@ _APART = 0.5  # IoU below which two boxes are two instances
 
 
 @dataclass(frozen=True)
-class Opinion:
+class Predictions:
     """What networks that never saw a bag say of its proposals; of every class."""
 
     score: tuple[Tensor, ...]  # log-probability of the class (M, B)
@@ -53,7 +53,7 @@ def fine_tune(
     *,
     device: str = "cpu",
     log: Log = silent,
-) -> Opinion:
+) -> Predictions:
     """Train a network on boxes without those of each fold and let it judge that fold; goes on by folds, in `out`."""
     fold = before.state.fold.numpy()
     folds = int(fold.max()) + 1
@@ -66,26 +66,26 @@ def fine_tune(
         work = out / f"network-{number}"
         shutil.rmtree(work, ignore_errors=True)
         network = _train(dataset, taught, start, settings, work, device)
-        row, score, moved = _judge(network, dataset, store, before, held, settings, device)
+        row, score, moved = _predict(network, dataset, store, before, held, settings, device)
         write_tensors(file, {"row": row, "score": score, "boxes": moved})
         shutil.rmtree(work)
         log(f"fold {number + 1} of {folds}: a network that learned {len(taught)} boxes")
-    return _read_opinion(before, out, folds)
+    return _read_predictions(before, out, folds)
 
 
 def decide(
     before: Localization,
-    opinion: Opinion,
+    predictions: Predictions,
     settings: FineTuneSettings,
     boxes: BoxSettings,
     calibration: Calibration,
 ) -> tuple[Localization, tuple[Tensor, ...]]:
-    """Scores and opinion together: what they select, and the moved boxes (M, 4) of every class.
+    """Scores and predictions together: what they select, and the moved boxes (M, 4) of every class.
 
     In the confidence the networks are one view more, which agrees with itself.
     """
     selection, gaps, agreements, corners, sure = [], [], [], [], []
-    for label, (known, said, moved) in enumerate(zip(before.scores, opinion.score, opinion.boxes, strict=True)):
+    for label, (known, said, moved) in enumerate(zip(before.scores, predictions.score, predictions.boxes, strict=True)):
         total = known + settings.weight * said
         best = total.topk(min(2, total.shape[1]), dim=1)
         chosen = best.indices[:, 0]
@@ -102,11 +102,13 @@ def decide(
     return replace(before, boxes=found, state=state, agreement=tuple(agreements)), tuple(corners)
 
 
-def instances(before: Localization, opinion: Opinion, boxes: tuple[Tensor, ...], threshold: float) -> ScoredBoxes:
+def instances(
+    before: Localization, predictions: Predictions, boxes: tuple[Tensor, ...], threshold: float
+) -> ScoredBoxes:
     """The boxes (M, 4) of every class, and all others of a tag that the networks are sure of: its further instances."""
     columns: list[tuple[int, int, list[float], float]] = []
     for label, (bags, said, moved, own) in enumerate(
-        zip(before.positives, opinion.score, opinion.boxes, boxes, strict=True)
+        zip(before.positives, predictions.score, predictions.boxes, boxes, strict=True)
     ):
         for bag, score, some, box in zip(bags.tolist(), said.exp(), moved, own, strict=True):
             likely = score >= threshold
@@ -123,14 +125,14 @@ def instances(before: Localization, opinion: Opinion, boxes: tuple[Tensor, ...],
     )
 
 
-def _read_opinion(before: Localization, out: Path, folds: int) -> Opinion:
+def _read_predictions(before: Localization, out: Path, folds: int) -> Predictions:
     counts, size = [len(bags) for bags in before.positives], before.proposals.shape[1]
     score = torch.full((sum(counts), size), -torch.inf)
     boxes = torch.zeros(sum(counts), size, 4)
     for number in range(folds):
         found = load_file(out / f"fold-{number}.safetensors")
         score[found["row"]], boxes[found["row"]] = found["score"], found["boxes"]
-    return Opinion(*(tuple(torch.split(table, counts)) for table in (score, boxes)))
+    return Predictions(*(tuple(torch.split(table, counts)) for table in (score, boxes)))
 
 
 def _train(
@@ -147,7 +149,7 @@ def _train(
 
 
 @torch.no_grad()
-def _judge(
+def _predict(
     network: Proposer,
     dataset: Dataset,
     store: BagStore,
@@ -170,7 +172,7 @@ def _judge(
     for group, read in zip(groups, batches(paths, groups, settings.workers), strict=True):
         proposals = [torch.from_numpy(np.array(store.bag(index).boxes)).to(device) for index in group]
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            said, boxes = judge(Seen(network.model, read.every().to(device)), proposals)
+            said, boxes = predict(ImageFeatures(network.model, read.every().to(device)), proposals)
         counts = [len(mine) for mine in proposals]
         for index, p, b in zip(group, torch.split(said.cpu(), counts), torch.split(boxes.cpu(), counts), strict=True):
             while at < len(rows) and int(bag[rows[at]]) == index:

@@ -62,7 +62,7 @@ def prepare(run: "Run", folder: Path) -> None:
 def train_proposer(run: "Run", folder: Path) -> None:
     """Train the proposer on the source."""
     with tensorboard(folder) as writer:
-        train(*run.source, run.settings.proposer, folder, device=run.device, say=run.log, writer=writer)
+        train(*run.source, run.settings.proposer, folder, device=run.device, log=run.log, writer=writer)
 
 
 def extract_bags(run: "Run", folder: Path) -> None:
@@ -115,12 +115,14 @@ def fine_tune(run: "Run", folder: Path) -> None:
     before = localized(run, "full", run.folder / "full")  # it is done: this reads its state
     boxes = align(*read_boxes(run.folder / "full" / BOXES), run.target)
     start = Proposer.load(run.learned_in / "proposer")
-    opinion = fine_tuning.fine_tune(
+    predictions = fine_tuning.fine_tune(
         run.target, run.target_bags, before, boxes, start, own, folder, device=run.device,
         log=lambda line: run.log(f"  {line}"),
     )  # fmt: skip
-    found, moved = fine_tuning.decide(before, opinion, own, run.settings.localization.boxes, run.learned.calibration)
-    instances = fine_tuning.instances(before, opinion, moved, own.instance_threshold)
+    found, moved = fine_tuning.decide(
+        before, predictions, own, run.settings.localization.boxes, run.learned.calibration
+    )
+    instances = fine_tuning.instances(before, predictions, moved, own.instance_threshold)
     write_result(folder, found)
     write_boxes(folder / INSTANCES, run.target, instances)
     run.log(f"  {len(found.boxes)} boxes, {len(instances)} instances")

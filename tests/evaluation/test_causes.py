@@ -4,8 +4,8 @@ import pytest
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
+from pairloc.evaluation.causes import CAUSES, breakdown, causes
 from pairloc.evaluation.corloc import corloc, localized
-from pairloc.evaluation.errors import CAUSES, breakdown, causes
 
 DATASET = Dataset((Image(1, "a.jpg", (100, 100)),), ("cat", "dog"), ((0, 1),))
 CAT, CAT2, DOG = [10.0, 10, 40, 40], [50.0, 10, 80, 40], [10.0, 60, 40, 90]
