@@ -25,6 +25,11 @@ def start(*arguments: object, **options: object) -> "subprocess.Popen[str]":
     return found
 
 
+def listen() -> None:
+    """What a shell starts in the background ignores SIGINT, and so does all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def wait_for(file: Path, process: "subprocess.Popen[str]") -> None:
     """Until a file is there or the process is not."""
     while not file.exists() and process.poll() is None:
@@ -42,7 +47,7 @@ def test_kills_at_random_moments_a_polite_end_and_an_interruption(config: Path, 
         process.kill()
         process.communicate()
     for number, status, said in ((signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "pairloc: interrupted")):
-        process = start("run", config, "--out", folder)
+        process = start("run", config, "--out", folder, preexec_fn=listen)
         assert process.stdout is not None
         while " ..." not in (line := process.stdout.readline()) and line:  # it is at work
             pass
