@@ -1,15 +1,19 @@
 """Localizer: the few lines a notebook needs, on the same engine as the command line."""
 
+import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pairloc.bags.extract import extract
+from pairloc.bags.features import check_class_features
 from pairloc.bags.store import BagStore
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.detector.backbones import check_backbone
 from pairloc.detector.model import Proposer
 from pairloc.detector.training import for_transfer, train
 from pairloc.errors import InputError, shown
@@ -17,13 +21,14 @@ from pairloc.evaluation.corloc import CorLoc, corloc, localized
 from pairloc.evaluation.table import align
 from pairloc.executors import executor
 from pairloc.formats.reading import read_annotated
-from pairloc.io import write_json
+from pairloc.io import claim_folder, write_json
 from pairloc.localization.calibration import calibrate
 from pairloc.localization.engine import learn_source, localize_target
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.localization.result import Localization
-from pairloc.platform import choose_device
+from pairloc.platform import choose_device, learning_device
+from pairloc.runs.registry import check_learning
 from pairloc.settings import ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
 from pairloc.weights import EXTRACT, PACKAGED, SETTINGS, extract_of, localization_of, weights_folder
 
@@ -66,6 +71,11 @@ class Localizer:
         self.transfer = transfer or TransferSettings()
         self.localization = localization or LocalizationSettings()
         self.device, self.processes = choose_device(device), processes
+        if not isinstance(processes, int) or processes < 1:
+            raise InputError(f"processes is {shown(processes)}; it is at least 1")
+        check_learning(self.transfer, self.localization)
+        check_class_features(self.extract.class_features)
+        check_backbone(self.proposer.backbone)
         self._proposer: Proposer | None = None
         self._learned: Learned | None = None
 
@@ -78,8 +88,8 @@ class Localizer:
             chosen = truth[0].subset(for_transfer(*truth, self.proposer, self.transfer.images))
             extract(chosen, folder / "proposer", folder / "bags", self.extract, device=self.device)
             bags = BagStore(folder / "bags")
-            learned = learn_source(bags, truth, self.transfer, device=self.device)
-            curve = calibrate(bags, truth, self.transfer, self.localization, device=self.device)
+            learned = learn_source(bags, truth, self.transfer, device=learning_device(self.device))
+            curve = calibrate(bags, truth, self.transfer, self.localization, device=learning_device(self.device))
             self._learned = learned.calibrated(curve)
         return self
 
@@ -100,22 +110,25 @@ class Localizer:
             extract(dataset, folder / "proposer", folder / "bags", self.extract, device=self.device)
             workers = executor(self.processes if self.device == "cpu" else 1)
             return localize_target(
-                BagStore(folder / "bags"), dataset, learned, self.localization, method=method, device=self.device,
-                executor=workers,
+                BagStore(folder / "bags"), dataset, learned, self.localization, method=method,
+                device=learning_device(self.device), executor=workers,
             )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
         """Write what `fit` learned, with the settings to localize with: a folder that `load` and --weights take."""
         proposer, learned = self._fitted()
+        claim_folder(Path(folder), SETTINGS)
         proposer.save(Path(folder) / "proposer")
         learned.save(Path(folder))
         write_json(Path(folder) / SETTINGS, self.localization.model_dump(mode="json"), indent=1)
         write_json(Path(folder) / EXTRACT, self.extract.model_dump(mode="json"), indent=1)
 
     @classmethod
-    def pretrained(cls, *, localization: LocalizationSettings | None = None, device: str = "auto") -> "Localizer":
+    def pretrained(
+        cls, *, localization: LocalizationSettings | None = None, device: str = "auto", processes: int = 1
+    ) -> "Localizer":
         """The weights of the package: learned on COCO images of 63 classes (see their CARD.md)."""
-        return cls.load(PACKAGED, localization=localization, device=device)
+        return cls.load(PACKAGED, localization=localization, device=device, processes=processes)
 
     @classmethod
     def load(
@@ -173,14 +186,20 @@ def tagged(images: Sequence[str | Path], tags: Tags) -> Dataset:
     """Images and their tags as a data set."""
     if isinstance(images, str | Path):
         raise InputError("images is one path; give a list of paths")
+    if not isinstance(images, Sequence):
+        raise InputError(f"images is {shown(images)}; give a list of paths")
     paths = [_path(image, "images") for image in images]
     lists = [_names(entry, path) for entry, path in zip(_entries(paths, tags), paths, strict=True)]
     classes = tuple(dict.fromkeys(name for entry in lists for name in entry))  # as they come, as in a file of tags
     if not classes:
         raise InputError("no image has a tag")
     place = {name: index for index, name in enumerate(classes)}
-    root = Path(Path.cwd().anchor)
-    files = [path.resolve().relative_to(root).as_posix() for path in paths]
+    whole = [path.resolve() for path in paths]
+    twice = next((path for path, count in Counter(whole).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice}: is given twice; name an image once, with all of its tags")
+    root = Path(os.path.commonpath([path.parent for path in whole]))
+    files = [path.relative_to(root).as_posix() for path in whole]
     return Dataset(
         tuple(Image(index + 1, file, None) for index, file in enumerate(files)),
         classes,

@@ -180,6 +180,7 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[st
 
     with replacing(path) as partial:
         try:
+            partial.touch()  # with the permissions that files have here; safetensors would keep it to its owner
             save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, partial, metadata=metadata)
         except SafetensorError as error:  # a full disk, for one
             raise InputError(f"{path}: cannot be written ({error})") from error
@@ -231,6 +232,17 @@ def refuse_links(folder: Path) -> None:
                 raise InputError(f"{Path(base, name)}: is a symbolic link; remove it, nothing is written through links")
 
 
+def claim_folder(folder: Path, ours: str) -> None:
+    """Make a folder to write into: a new or empty one, or one that holds our file `ours`; without links in it."""
+    refuse_other_work(folder, lambda there: (there / ours).is_file())
+    if folder.is_dir():
+        refuse_links(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written to ({reason(error)})") from error
+
+
 def refuse_other_work(folder: Path, is_ours: Callable[[Path], bool]) -> None:
     """Raise an InputError where a folder holds something that is not ours; a new or empty one is welcome."""
     try:
@@ -264,6 +276,7 @@ def output_folder(path: Path, made_by: str, settings: Mapping[str, object]) -> I
     label = {"made_by": made_by, "settings": dict(settings)}
     named, path = path, path.resolve()
     refuse_other_work(named, lambda folder: _is_output_of(folder, label))
+    refuse_links(path)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         shutil.rmtree(partial, ignore_errors=True)

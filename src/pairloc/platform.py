@@ -83,6 +83,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def learning_device(device: str) -> str:
+    """Where scores are learned and problems solved: on a CPU where the device has no double precision."""
+    return "cpu" if device == "mps" else device
+
+
 def choose_device(name: str) -> str:
     """The device a user means: `auto` takes a GPU where there is one. An unknown or missing one is an InputError."""
     import torch

@@ -286,6 +286,10 @@ class LocalizationSettings(Settings):
     def _one_objective(self) -> "LocalizationSettings":
         if self.safeguard and self.folds > 1:
             raise ValueError("safeguard and folds contradict each other: with folds there is not one objective")
+        if self.safeguard and self.energy.max_compared_bags:
+            raise ValueError(
+                "safeguard needs energy.max_compared_bags = 0: a group has another objective than its class"
+            )
         return self
 
 
@@ -367,7 +371,7 @@ class RunSettings(Settings):
     mi_svm: MiSvmSettings = MiSvmSettings()
     seed: Seed = 0
     device: Device = Field(default="auto", description="Device to compute on; auto takes a GPU where there is one.")
-    memory: float = Field(default=8.0, gt=0, description="Gigabytes of features held at a time.")
+    memory: float = Field(default=8.0, gt=0, le=1e6, description="Gigabytes of features held at a time.")
     processes: int = Field(default=1, ge=1, le=256, description="Processes that share the work of learning on a CPU.")
 
     @model_validator(mode="after")

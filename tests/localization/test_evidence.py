@@ -61,9 +61,9 @@ def test_a_term_without_weight_is_never_computed(
     def counted(name: str, term: evidence.Term) -> evidence.Term:
         def count(view: ClassView, scores: ClassScores | None) -> torch.Tensor:
             called.add(name)
-            return term(view, scores)
+            return term.score(view, scores)
 
-        return count
+        return evidence.Term(count, term.weight)
 
     for name, term in list(evidence.TERMS.items()):
         monkeypatch.setitem(evidence.TERMS, name, counted(name, term))

@@ -35,7 +35,7 @@ def propose_train(
 ) -> None:
     """Train the proposer, a Faster R-CNN, on the boxes of a source. `--set epochs=6` and the like are its settings."""
     from pairloc.detector.backbones import check_backbone
-    from pairloc.detector.training import train
+    from pairloc.detector.training import claim_training, train
     from pairloc.formats.reading import read_annotated
     from pairloc.platform import choose_device
     from pairloc.presets import preset as read_preset
@@ -46,6 +46,7 @@ def propose_train(
     values = read_preset(preset).get("proposer", {}) | {"workers": workers_of(workers, chosen), "seed": seed}
     settings = settings_of(ProposerSettings, values, changes or ())
     check_backbone(settings.backbone)
+    claim_training(out)
     dataset, truth = read_annotated(data, format, images)
     with tensorboard(out) as writer:
         train(dataset, truth, settings, out, device=chosen, log=print, writer=writer)

@@ -58,15 +58,20 @@ def report(
     ] = None,
 ) -> None:
     """A page to look at: the table, the curves, and every image with the boxes of all methods."""
-    from pairloc.errors import InputError
+    from pairloc.io import refuse_links, refuse_other_work
     from pairloc.report.gathering import write_report
     from pairloc.runs.run import open_run
+    from pairloc.runs.runner import require_done
 
     refuse_other_file(out, b"<title>pairloc report</title>")
     opened = [open_run(folder) for folder in runs]
     for run in opened:
-        if any(state != "done" for name, state in run.plan() if name != "report"):
-            raise InputError(f"{run.folder}: is not finished; run it to its end first")
+        require_done(run, set(run.stages) - {"report"})
+    beside = out.with_name(f"{out.stem}_files")
+    if not out.is_file():
+        refuse_other_work(beside, lambda folder: False)
+    if beside.is_dir():
+        refuse_links(beside)
     shown = write_report(opened, out, embed=embed, figures=figures)
     print(f"wrote {out}: {shown} images")
 
@@ -87,7 +92,7 @@ def detect_train(
     images: Images = None,
     start: Annotated[
         str | None,
-        typer.Option("--start", help="Begin with the weights of a proposer: coco63, or a folder as RUN/proposer."),
+        typer.Option("--start", help="Begin with the weights of a proposer: coco63, a run, or its folder."),
     ] = None,
     preset: Preset = "default",
     changes: Changes = None,
@@ -104,6 +109,7 @@ def detect_train(
     from pairloc.detector.backbones import check_backbone
     from pairloc.detector.detect import held_out, train_detector
     from pairloc.detector.model import Proposer
+    from pairloc.detector.training import claim_training
     from pairloc.errors import InputError
     from pairloc.formats.reading import read_annotated, read_boxes
     from pairloc.platform import choose_device
@@ -121,6 +127,7 @@ def detect_train(
     }  # fmt: skip
     settings = settings_of(ProposerSettings, values, changes or ())
     check_backbone(settings.backbone)
+    claim_training(out)
     dataset: Dataset
     found: ScoredBoxes | GroundTruth
     if boxes is not None:
@@ -130,7 +137,8 @@ def detect_train(
         dataset, found = read_annotated(truth, images=images)
     begin = None
     if start is not None:
-        begin = Proposer.load(weights_folder(start) / "proposer" if start == PACKAGED else Path(start))
+        whole = start == PACKAGED or (Path(start) / "proposer").is_dir()  # weights or a run, rather than a proposer
+        begin = Proposer.load(weights_folder(start) / "proposer" if whole else Path(start))
         alike = ("backbone", "pyramid", "levels", "anchor", "roi", "head", "image_size")  # how it is built
         settings = settings.model_copy(update={name: getattr(begin.settings, name) for name in alike})
     if hold_out:

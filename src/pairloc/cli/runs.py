@@ -69,7 +69,9 @@ def localize(
     workers: Workers = None,
     processes: Annotated[int, typer.Option("--processes", min=1, help="Processes that share the learning.")] = 1,
     device: Device = "auto",
-    seed: Seed = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, max=2**62 - 1, help="Unless given, that of the weights.")
+    ] = None,
 ) -> None:
     """Tags in, boxes out: find what is tagged with the weights in the package, nothing to train first."""
     from pairloc.platform import choose_device
@@ -118,8 +120,11 @@ def verify(folder: Finished) -> None:
 
 def clean(folder: Finished, yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False) -> None:
     """Remove what a run keeps aside: results of other settings, and damaged ones."""
+    from pairloc.errors import InputError
     from pairloc.runs.runner import ASIDE, set_aside_size
 
+    if (folder / ASIDE).is_symlink():
+        raise InputError(f"{folder / ASIDE}: is a symbolic link; remove it yourself")
     names, size = set_aside_size(folder)
     if not names:
         print(f"{folder}: nothing is kept aside")
@@ -146,14 +151,18 @@ def study_init(
 ) -> None:
     """Where ICM ends by where it starts: random, objectness, whole image, mini-problems of 2, 4, 8 and 64 bags."""
     from pairloc.experiments.initialisation import study_init, write_study
-    from pairloc.platform import choose_device
+    from pairloc.io import claim_folder
+    from pairloc.platform import choose_device, learning_device
     from pairloc.runs.run import open_run
+    from pairloc.runs.runner import require_done
 
     whole = open_run(folder, choose_device(device))
+    require_done(whole, {"bags", "transfer", "calibration"})
+    claim_folder(out, "init.csv")
     indices, dataset, truth = whole.sample(images)
     points = study_init(
         whole.target_bags, dataset, truth, whole.learned, whole.settings.localization, indices=indices,
-        device=whole.device, memory=whole.memory, log=print,
+        device=learning_device(whole.device), memory=whole.memory, log=print,
     )  # fmt: skip
     write_study(points, out)
     print(f"wrote {out}")
@@ -174,10 +183,12 @@ def tune(
     from pairloc.io import write_json
     from pairloc.platform import choose_device
     from pairloc.runs.run import open_run
+    from pairloc.runs.runner import require_done
 
     refuse_other_file(out, b'"made_by": "pairloc tune"')
     chosen = choose_device(device)
     whole = open_run(folder, chosen)
+    require_done(whole, {"bags"})
     store = whole.source_bags
     drawn = [draw_classes(store.dataset, classes, seed) for seed in range(draws)]
     targets = [PlayingTarget(store, whole.source, draw, chosen) for draw in drawn]

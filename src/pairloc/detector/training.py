@@ -23,7 +23,7 @@ from pairloc.detector.propose import propose
 from pairloc.detector.reading import batches
 from pairloc.detector.samples import Samples, TrainingBatch
 from pairloc.errors import InputError
-from pairloc.io import read_text, write_text
+from pairloc.io import read_text, refuse_links, refuse_other_work, write_text
 from pairloc.settings import ProposerSettings
 
 Log = Callable[[str], None]
@@ -38,6 +38,17 @@ class ScalarWriter(Protocol):
 
     def add_scalar(self, tag: str, value: float, step: int, /) -> None:
         """Take a value of a curve."""
+
+
+def claim_training(folder: Path) -> None:
+    """Refuse a folder that holds anything but a training, begun or finished, and links in it."""
+
+    def is_training(there: Path) -> bool:
+        return (there / CURVES).is_file() or {entry.name for entry in there.iterdir()} <= {"tensorboard"}
+
+    refuse_other_work(folder, is_training)
+    if folder.is_dir():
+        refuse_links(folder)
 
 
 def train(

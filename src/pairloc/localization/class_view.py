@@ -54,10 +54,8 @@ class ClassView:
 
     def unary(self, own: ClassScores | None) -> Tensor:
         """The evidence combined: (M, B), minus infinity for proposals that may not be selected."""
-        settings = self.settings.unary
-        weight = evidence.weights(self.energy, settings.area_penalty, warm_up=own is None)
-        allowed = self.target.selectable(self.target.positives[self.label], settings.max_area)
-        return evidence.combined(self, own, weight).masked_fill(~allowed, -torch.inf)
+        allowed = self.target.selectable(self.target.positives[self.label], self.settings.unary.max_area)
+        return evidence.combined(self, own).masked_fill(~allowed, -torch.inf)
 
     def pairs(self, own: ClassScores | None) -> PairScores:
         """(1 - lambda1) psi^P_c + lambda1 psi^P; by the transfer scores alone without `own`."""

@@ -1,22 +1,22 @@
 """Evidence: named terms (M, B) that speak for or against a proposal; the unary of a class is their weighted sum.
 
-A term is a function of a class and of its class scores (None during the warm-up). To add one: its function, and its
-line in `TERMS`.
+A term is a function of a class and of its class scores (None during the warm-up), with its weight. To add one: its
+function, and its line in `TERMS`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from pairloc.localization.functions import ClassScores
-from pairloc.settings import EnergySettings
+from pairloc.settings import ClassUnarySettings
 
 if TYPE_CHECKING:
     from pairloc.localization.class_view import ClassView
 
-Term = Callable[["ClassView", ClassScores | None], Tensor]
 _LARGE = 0.5  # part of its image beyond which a proposal loses score: scenes recur under a tag as objects do
 
 
@@ -37,26 +37,31 @@ def area_beyond_half(view: "ClassView", own: ClassScores | None) -> Tensor:
     return (view.target.bags.area[bags] - _LARGE).clamp(min=0)
 
 
+@dataclass(frozen=True)
+class Term:
+    """A term and its weight, which depends on the settings and on lambda2 (1 during the warm-up)."""
+
+    score: Callable[["ClassView", ClassScores | None], Tensor]
+    weight: Callable[[ClassUnarySettings, float], float]
+
+
+# (1 - lambda2) psi^U_c + lambda2 psi^U, less the area penalty
 TERMS: dict[str, Term] = {
-    "class score": class_score,
-    "transfer score": transfer_score,
-    "area beyond half": area_beyond_half,
+    "class score": Term(class_score, lambda settings, lambda2: 1 - lambda2),
+    "transfer score": Term(transfer_score, lambda settings, lambda2: lambda2),
+    "area beyond half": Term(area_beyond_half, lambda settings, lambda2: -settings.area_penalty),
 }
 
 
-def weights(energy: EnergySettings, area_penalty: float, *, warm_up: bool) -> dict[str, float]:
-    """The weight of every term: (1 - lambda2) psi^U_c + lambda2 psi^U, less the area penalty."""
-    lambda2 = 1.0 if warm_up else energy.lambda2
-    return {"class score": 1 - lambda2, "transfer score": lambda2, "area beyond half": -area_penalty}
-
-
-def combined(view: "ClassView", own: ClassScores | None, weight: Mapping[str, float]) -> Tensor:
+def combined(view: "ClassView", own: ClassScores | None) -> Tensor:
     """The weighted sum of the terms: (M, B). A term of weight zero is not computed."""
+    lambda2 = 1.0 if own is None else view.energy.lambda2
     total: Tensor | None = None
-    for name, share in weight.items():
-        if share:
-            term = share * TERMS[name](view, own)
-            total = term if total is None else total + term
+    for term in TERMS.values():
+        weight = term.weight(view.settings.unary, lambda2)
+        if weight:
+            weighted = weight * term.score(view, own)
+            total = weighted if total is None else total + weighted
     if total is None:
         bags = view.target.positives[view.label]
         return torch.zeros(len(bags), view.target.bags.size, device=view.target.bags.device)

@@ -10,7 +10,7 @@ import numpy as np
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.images import ImageError, open_image
-from pairloc.io import write_bytes
+from pairloc.io import claim_folder, write_bytes
 from pairloc.report.page import TAGS, MethodResult
 
 _FORMATS = ("png", "svg", "pdf")
@@ -29,6 +29,7 @@ def write_figures(
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "pairloc"
+    claim_folder(folder, "images.png")
     written = []
     if any(method.corloc for method in methods):
         written += _save(_per_class(methods), folder / "corloc_per_class")

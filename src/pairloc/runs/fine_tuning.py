@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torchvision.ops import nms
@@ -59,7 +60,7 @@ def fine_tune(
     folds = int(fold.max()) + 1
     for number in range(folds):
         file = out / f"fold-{number}.safetensors"
-        if file.is_file():
+        if _read_fold(file, before) is not None:
             continue
         held = fold == number if folds > 1 else np.ones(len(fold), dtype=np.bool_)
         taught = boxes.where(~held[boxes.image]) if folds > 1 else boxes
@@ -130,9 +131,22 @@ def _read_predictions(before: Localization, out: Path, folds: int) -> Prediction
     score = torch.full((sum(counts), size), -torch.inf)
     boxes = torch.zeros(sum(counts), size, 4)
     for number in range(folds):
-        found = load_file(out / f"fold-{number}.safetensors")
-        score[found["row"]], boxes[found["row"]] = found["score"], found["boxes"]
+        found = _read_fold(out / f"fold-{number}.safetensors", before)
+        if found is not None:
+            score[found["row"]], boxes[found["row"]] = found["score"], found["boxes"]
     return Predictions(*(tuple(torch.split(table, counts)) for table in (score, boxes)))
+
+
+def _read_fold(file: Path, before: Localization) -> dict[str, Tensor] | None:
+    """What a network said of its fold; None where it is missing or damaged and has to be asked again."""
+    tags, size = sum(len(bags) for bags in before.positives), before.proposals.shape[1]
+    try:
+        found = load_file(file)
+        row, score, boxes = found["row"], found["score"], found["boxes"]
+    except (OSError, KeyError, SafetensorError):
+        return None
+    fits = score.shape == (len(row), size) and boxes.shape == (len(row), size, 4) and row.dtype == torch.int64
+    return found if fits and (not len(row) or (int(row.min()) >= 0 and int(row.max()) < tags)) else None
 
 
 def _train(

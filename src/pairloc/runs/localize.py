@@ -25,13 +25,16 @@ def localize_settings(
     device: str = "auto",
     workers: int = 0,
     processes: int = 1,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> RunSettings:
-    """The settings of a run that finds a box for every tag; an image that cannot be read is left out."""
-    learning: dict[str, Any] = localization_of(weights).model_dump() | {"seed": seed}
+    """The settings of a run that finds a box for every tag; an image that cannot be read is left out.
+
+    Settings are those the weights come with, the seed included, unless given.
+    """
+    learning: dict[str, Any] = localization_of(weights).model_dump()
+    seed = learning["seed"] if seed is None else seed
     folder = weights if weights == PACKAGED else str(Path(weights).resolve())  # a run is the same from any folder
-    if rounds is not None:
-        learning["rounds"] = rounds
+    learning |= {"seed": seed} | ({} if rounds is None else {"rounds": rounds})
     try:
         return RunSettings.model_validate(
             {

@@ -8,18 +8,20 @@ from typing import Any
 
 from pairloc.bags.features import check_class_features
 from pairloc.detector.backbones import check_backbone
+from pairloc.detector.model import SETTINGS as PROPOSER_SETTINGS
 from pairloc.detector.model import WEIGHTS as PROPOSER
 from pairloc.errors import InputError
 from pairloc.formats.reading import FORMATS
 from pairloc.inference import SOLVERS
 from pairloc.io import sha256
 from pairloc.localization.confidence import FILE as CALIBRATION
+from pairloc.localization.functions import SETTINGS as TRANSFER_SETTINGS
 from pairloc.localization.functions import WEIGHTS as TRANSFER
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.runs import stages
 from pairloc.runs.stage import Stage
 from pairloc.scores import PAIR_FUNCTIONS
-from pairloc.settings import RunSettings, Settings
+from pairloc.settings import LocalizationSettings, RunSettings, Settings, TransferSettings
 
 FINE_TUNED = "fine-tuned"  # the one method that trains a network, and so is a stage around the engine
 
@@ -27,18 +29,20 @@ FINE_TUNED = "fine-tuned"  # the one method that trains a network, and so is a s
 def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
     """The stages of a run by name."""
     data, learning = settings.data, _key(settings.localization)
-    inputs = [_hash(data.source), _hash(data.target)]
-    prepared = Stage("data", stages.prepare, settings=[_key(data, without=("truth",)), inputs])
+    source = [_hash(data.source), str(data.source_images), data.source_format, data.scenes and _key(data.scenes)]
+    target = [_hash(data.target), str(data.target_images), data.target_format]
+    prepared = Stage("data", stages.prepare, settings=[source, target])
     if weights is not None:
-        files = (f"proposer/{PROPOSER}", f"transfer/{TRANSFER}", f"calibration/{CALIBRATION}")
-        known = [sha256(weights / file) if (weights / file).is_file() else "" for file in files]
-        found = [prepared, Stage("bags", stages.extract_bags, ("data",), [_key(settings.extract), known])]
+        proposer = [_hash(weights / "proposer" / file) for file in (PROPOSER, PROPOSER_SETTINGS)]
+        files = (f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}", f"calibration/{CALIBRATION}")
+        learned = [_hash(weights / file) for file in files]
+        found = [prepared, Stage("bags", stages.extract_bags, ("data",), [_key(settings.extract), proposer])]
         before: tuple[str, ...] = ("bags",)
     else:
-        transfer = _key(settings.transfer)
+        transfer, learned = _key(settings.transfer), []
         found = [
             prepared,
-            Stage("proposer", stages.train_proposer, ("data",), _key(settings.proposer), results=(PROPOSER,)),
+            Stage("proposer", stages.train_proposer, (), [_key(settings.proposer), source], results=(PROPOSER,)),
             Stage(
                 "bags", stages.extract_bags, ("data", "proposer"), [_key(settings.extract), settings.transfer.images]
             ),
@@ -52,7 +56,7 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
             found.append(Stage(method, stages.fine_tune, ("full",), own, results=stages.RESULTS))
         else:
             work = partial(stages.run_method, method)
-            own = _key(METHODS[method].section(settings))
+            own = [_key(METHODS[method].section(settings)), learned]
             found.append(Stage(method, work, before, own, results=stages.RESULTS))
     every = ("data", "bags", *settings.methods)
     found.append(Stage("evaluation", stages.evaluate, every, _hash(data.truth), kept=False))
@@ -65,9 +69,7 @@ def check_names(settings: RunSettings) -> None:
     for method in settings.methods:
         if method != FINE_TUNED:
             check_method(method)
-    _known("localization.solver.name", settings.localization.solver.name, SOLVERS)
-    _known("localization.pairs.kind", settings.localization.pairs.kind, PAIR_FUNCTIONS)
-    _known("transfer.pairs.kind", settings.transfer.pairs.kind, PAIR_FUNCTIONS)
+    check_learning(settings.transfer, settings.localization)
     for key in ("source_format", "target_format"):
         _known(f"data.{key}", getattr(settings.data, key), {"auto": "", **FORMATS})
     check_class_features(settings.extract.class_features)
@@ -75,19 +77,26 @@ def check_names(settings: RunSettings) -> None:
         check_backbone(settings.proposer.backbone)
 
 
+def check_learning(transfer: TransferSettings, localization: LocalizationSettings) -> None:
+    """The same for the settings of learning."""
+    _known("localization.solver.name", localization.solver.name, SOLVERS)
+    _known("localization.pairs.kind", localization.pairs.kind, PAIR_FUNCTIONS)
+    _known("transfer.pairs.kind", transfer.pairs.kind, PAIR_FUNCTIONS)
+
+
 def _known(key: str, name: str, registry: Any) -> None:
     if name not in registry:
         raise InputError(f"{key}: there is no {name!r}; known are {', '.join(registry)}")
 
 
-def _key(settings: Settings, without: tuple[str, ...] = ()) -> Any:
-    return {name: value for name, value in settings.cache_key().items() if name not in without}
+def _key(settings: Settings) -> Any:
+    return settings.cache_key()
 
 
 def _hash(path: Path | None) -> str:
     """What an input is recognised by: a file by its content, a folder by the names, sizes and times of its files."""
     if path is None or not path.exists():
-        return str(path)
+        return ""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())

@@ -18,6 +18,7 @@ from pairloc.formats.reading import read, read_annotated
 from pairloc.io import first_problem, read_json, read_model
 from pairloc.localization.learned import Learned
 from pairloc.migration import migrated_run
+from pairloc.platform import learning_device
 from pairloc.runs import runner
 from pairloc.runs.registry import check_names, stages_of
 from pairloc.runs.stage import Stage
@@ -46,18 +47,24 @@ class Run:
 
     def run(self) -> Evaluation:
         """Run the unfinished stages and return the evaluation."""
-        self._refuse_inputs_inside()
+        self._check_inputs()
         if self.weights is not None:
             _ = self.learned  # weights that cannot be used are noticed before any work
         runner.work(self)
         return self.evaluation
 
-    def _refuse_inputs_inside(self) -> None:
-        """The output folder must not hold what the run reads."""
+    def _check_inputs(self) -> None:
+        """What the run reads must be there, and neither it nor the output folder may lie inside the other."""
         data, out = self.settings.data, self.folder.resolve()
-        for file in (data.source, data.target, data.truth, data.source_images, data.target_images):
+        annotations = (data.source, data.target, data.truth)
+        for file in (*annotations, data.source_images, data.target_images, self.weights):
+            if file is not None and not file.exists():
+                raise InputError(f"{file}: there is no such file or folder")
             if file is not None and file.resolve().is_relative_to(out):
                 raise InputError(f"{file}: lies inside the output folder {self.folder}; name another output folder")
+        for file in annotations:
+            if file is not None and file.is_dir() and out.is_relative_to(file.resolve()):
+                raise InputError(f"{self.folder}: lies inside the data set {file}; name another output folder")
 
     @property
     def evaluation(self) -> Evaluation:
@@ -108,7 +115,7 @@ class Run:
     @cached_property
     def learned(self) -> Learned:
         """What the source taught."""
-        return Learned.load(self.learned_in).to(self.device)
+        return Learned.load(self.learned_in).to(learning_device(self.device))
 
     @cached_property
     def source_bags(self) -> BagStore:

@@ -9,6 +9,7 @@ RUN/seal.json          the hash of every file
 
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from pairloc.io import copy_file, read_json, refuse_links, refuse_other_work, sh
 from pairloc.platform import locked
 from pairloc.runs.sealing import SEAL, seal, sealed
 from pairloc.runs.stage import (
+    BEGUN,
+    DONE,
     Record,
     Stage,
     begin,
@@ -82,6 +85,17 @@ def work(run: "Run") -> None:
         seal(folder, run.stages, published, [CONFIG])
 
 
+def require_done(run: "Run", names: Iterable[str]) -> None:
+    """Raise an InputError unless these stages are done and undamaged: somebody builds on them."""
+    for name, key in keys(run.stages).items():
+        if name in names:
+            record = record_of(run.folder / name)
+            if record is None or record.key != key:
+                raise InputError(f"{run.folder}: {name} is not finished; run it to its end first")
+            for line in damage(run.folder / name, record):
+                raise InputError(f"{line}; run the same command again to make it anew")
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run's: by its config, which a stranger's folder would not have."""
     file = folder / CONFIG
@@ -107,6 +121,8 @@ def _done(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record 
     record = record_of(folder)
     if record is not None and record.key == key:
         lines = damage(folder, record)
+        if begun_key(folder) != key:
+            lines.append(f"{folder / BEGUN}: is not what was written")
         if not lines and record.inputs == inputs:
             return record
         why = f"is damaged ({lines[0]})" if lines else "was built on what has been made again"
@@ -115,6 +131,8 @@ def _done(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record 
         begun = begun_of(folder)
         if begun is None or begun.key != key:
             _set_aside(run, stage.name, "was made with other settings or inputs")
+        elif (folder / DONE).is_file():
+            _set_aside(run, stage.name, f"is damaged ({folder / DONE}: is not what was written)", unusable=True)
         elif begun.inputs and begun.inputs != inputs:
             _set_aside(run, stage.name, "was begun on what has been made again", unusable=True)
     return None

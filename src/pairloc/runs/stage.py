@@ -7,6 +7,7 @@ RUN/STAGE/done.json     the same key, the hash of every file, and how it was mad
 import hashlib
 import json
 import platform as machine
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,11 @@ class Record(BaseModel):
     peak_bytes: int | None = None
     peak_gpu_bytes: int | None = None
     made_with: dict[str, str] = {}
+    checksum: str = ""  # of all the other fields
+
+    def own_checksum(self) -> str:
+        """What `checksum` has to be."""
+        return hashlib.sha256(json.dumps(self.model_dump(exclude={"checksum"}), sort_keys=True).encode()).hexdigest()
 
 
 def keys(stages: Mapping[str, Stage]) -> dict[str, str]:
@@ -84,25 +90,30 @@ def begin(folder: Path, key: str, inputs: dict[str, str]) -> None:
 
 def finish(folder: Path, key: str, inputs: dict[str, str], seconds: float, device: str, seed: int) -> Record:
     """Note that a folder is filled, with the hash of every file."""
+    import numpy
     import torch
+    import torchvision
 
     names = [name for name in files_in(folder) if name not in (BEGUN, DONE) and _UNCOUNTED not in Path(name).parts]
     gpu = torch.cuda.max_memory_allocated() if device == "cuda" else None
     made = {
-        "pairloc": __version__, "torch": torch.__version__, "python": machine.python_version(), "device": device,
-        "seed": str(seed),
+        "command": " ".join(sys.argv), "pairloc": __version__, "python": machine.python_version(),
+        "torch": torch.__version__, "torchvision": torchvision.__version__, "numpy": numpy.__version__,
+        "device": device, "seed": str(seed),
     }  # fmt: skip
     record = Record(
         key=key, files=ledger(folder, names), inputs=inputs, seconds=round(seconds, 3), peak_bytes=peak_memory(),
         peak_gpu_bytes=gpu, made_with=made,
     )  # fmt: skip
+    record = record.model_copy(update={"checksum": record.own_checksum()})
     write_json(folder / DONE, record.model_dump(), indent=1)
     return record
 
 
 def record_of(folder: Path) -> Record | None:
-    """The record of a finished stage; None where there is none, or none that can be read."""
-    return _read(folder / DONE, Record)
+    """The record of a finished stage; None where there is none, or none that is as it was written."""
+    record = _read(folder / DONE, Record)
+    return record if record is not None and record.checksum == record.own_checksum() else None
 
 
 def begun_of(folder: Path) -> Begun | None:

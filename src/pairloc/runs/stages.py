@@ -22,6 +22,7 @@ from pairloc.localization.descent import Curve
 from pairloc.localization.engine import learn_source, localize_target
 from pairloc.localization.methods import METHODS
 from pairloc.localization.result import Localization
+from pairloc.platform import learning_device
 from pairloc.progress import track
 from pairloc.report.gathering import write_report
 from pairloc.runs import fine_tuning
@@ -78,7 +79,9 @@ def extract_bags(run: "Run", folder: Path) -> None:
 
 def learn_scores(run: "Run", folder: Path) -> None:
     """Learn the transfer scores on the source."""
-    learned = learn_source(run.source_bags, run.source, run.settings.transfer, device=run.device, memory=run.memory)
+    learned = learn_source(
+        run.source_bags, run.source, run.settings.transfer, device=learning_device(run.device), memory=run.memory
+    )
     learned.scores.save(folder)
     write_json(folder / "curve.json", learned.curve)
     draw_curves(folder, [learned.curve or []])
@@ -88,7 +91,12 @@ def calibrate_confidence(run: "Run", folder: Path) -> None:
     """Fit the curve of confidence on playing classes."""
     settings = run.settings
     found = calibrate(
-        run.source_bags, run.source, settings.transfer, settings.localization, device=run.device, memory=run.memory
+        run.source_bags,
+        run.source,
+        settings.transfer,
+        settings.localization,
+        device=learning_device(run.device),
+        memory=run.memory,
     )
     found.save(folder)
 
@@ -104,7 +112,7 @@ def localized(run: "Run", method: str, folder: Path) -> Localization:
     """Call the engine for a method whose state is kept in a folder."""
     return localize_target(
         run.target_bags, run.target, run.learned, METHODS[method].section(run.settings),  # type: ignore[arg-type]
-        method=method, device=run.device, memory=run.memory, executor=run.executor, checkpoint=folder,
+        method=method, device=learning_device(run.device), memory=run.memory, executor=run.executor, checkpoint=folder,
         log=lambda line: run.log(f"  {line}"),
     )  # fmt: skip
 

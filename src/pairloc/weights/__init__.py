@@ -28,13 +28,12 @@ def weights_folder(name: str) -> Path:
 
 
 def extract_of(name: str) -> ExtractSettings:
-    """How to describe images for weights: with the class features that they were learned on."""
+    """How to turn images into bags for weights: as those were that they were learned on."""
     folder = weights_folder(name)
     for file, keys in ((EXTRACT, ()), ("config.json", ("settings", "extract"))):
         if (folder / file).is_file():
-            content = _group(folder / file, keys)
-            known = {"class_features": content["class_features"]} if "class_features" in content else {}
-            return _checked(ExtractSettings, known | {"unreadable": "skip"}, folder / file)
+            content = _group(folder / file, keys) | {"unreadable": "skip", "workers": 0, "batch": None}
+            return _checked(ExtractSettings, content, folder / file)
     return ExtractSettings(unreadable="skip")
 
 
