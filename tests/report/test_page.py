@@ -37,8 +37,8 @@ def made(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
     right = ScoredBoxes(index, label, truth.boxes, np.linspace(0.9, 0.1, 10))
     history = [{"round": r, "step": "re-localize", "changed": 9 - r, "objective": 5.0 - r} for r in range(3)]
     methods = [
-        MethodResult("warm-up", right, {"0.5": {"mean": 1.0, "interval": [1.0, 1.0], "per_class": {}}}, 1.5),
-        MethodResult("full", ScoredBoxes(index, label, off, np.linspace(0.1, 0.9, 10)), corloc, 2.5, history),
+        MethodResult("warm-up", right, {"0.5": {"mean": 1.0, "interval": [1.0, 1.0], "per_class": {}}}, 1.5, tag="WU"),
+        MethodResult("full", ScoredBoxes(index, label, off, np.linspace(0.1, 0.9, 10)), corloc, 2.5, history, "F"),
     ]
     return dataset, methods, truth
 
@@ -103,7 +103,7 @@ def test_figures_for_papers(tmp_path: Path) -> None:
 
 def test_without_truth_there_is_no_verdict(tmp_path: Path) -> None:
     dataset, methods, _ = made(tmp_path)
-    plain = [MethodResult(m.name, m.boxes) for m in methods]
+    plain = [MethodResult(m.name, m.boxes, tag=m.tag) for m in methods]
     write_page(tmp_path / "report.html", dataset, plain)
     content = (tmp_path / "report.html").read_text().split('id="data">')[1].split("</script>")[0]
     data = json.loads(content)

@@ -11,7 +11,7 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.images import ImageError, open_image
 from pairloc.io import claim_folder, write_bytes
-from pairloc.report.page import TAGS, MethodResult
+from pairloc.report.page import MethodResult
 
 _FORMATS = ("png", "svg", "pdf")
 _LONGEST = 24  # characters of a class name
@@ -59,9 +59,8 @@ def _per_class(methods: Sequence[MethodResult]) -> Any:
     for place, method in enumerate(known):
         values = [100 * method.corloc["0.5"]["per_class"].get(name, np.nan) for name in names]
         mean = 100 * method.corloc["0.5"]["mean"]
-        tag = TAGS.get(method.name, method.name)
         at = np.arange(len(names)) + (place - (len(known) - 1) / 2) * width
-        axes.bar(at, values, width, label=f"{method.name} ({mean:.1f})", color=_COLOURS.get(tag))
+        axes.bar(at, values, width, label=f"{method.name} ({mean:.1f})", color=_COLOURS.get(method.short))
     axes.set(ylabel="CorLoc@0.5 (%)", ylim=(0, 100))
     labels = [_plain(name) for name in names]
     axes.set_xticks(np.arange(len(names)), labels=labels, rotation=40, ha="right")
@@ -91,7 +90,7 @@ def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth
             boxes += [("GT", box) for box in truth.boxes[own]]
         for method in methods:
             mine = np.flatnonzero((method.boxes.image == image) & (method.boxes.label == label))
-            boxes += [(TAGS.get(method.name, method.name[:4]), method.boxes.boxes[mine[0]])] if len(mine) else []
+            boxes += [(method.short, method.boxes.boxes[mine[0]])] if len(mine) else []
         for tag, (x1, y1, x2, y2) in boxes:
             colour = _COLOURS.get(tag, "gray")
             axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1.6))

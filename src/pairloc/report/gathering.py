@@ -12,6 +12,7 @@ from pairloc.errors import InputError
 from pairloc.evaluation.table import Evaluation, align
 from pairloc.formats.reading import read_boxes
 from pairloc.io import read_model
+from pairloc.localization.methods import METHODS
 from pairloc.progress import track
 from pairloc.report.figures import write_figures
 from pairloc.report.page import MethodResult, write_page
@@ -93,5 +94,6 @@ def _results(run: Finished, dataset: Dataset, *, named: bool) -> list[MethodResu
         ]
         name = f"{run.folder.name}: {method}" if named else method
         corloc = {threshold: entry.model_dump() for threshold, entry in evaluation.methods.get(method, {}).items()}
-        found.append(MethodResult(name, boxes, corloc, evaluation.seconds.get(method), steps))
+        tag = METHODS[method].short if method in METHODS else ""
+        found.append(MethodResult(name, boxes, corloc, evaluation.seconds.get(method), steps, tag))
     return found

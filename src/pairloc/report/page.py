@@ -23,7 +23,6 @@ from pairloc.datasets.scored import ScoredBoxes
 from pairloc.images import ImageError, open_image
 from pairloc.io import write_bytes, write_text
 
-TAGS = {"warm-up-unary": "WUU", "warm-up": "WU", "unary": "U", "full": "F", "mi-svm": "SVM"}
 _THUMBNAIL = 320  # px of the longer side
 _THREADS = 4  # that draw thumbnails; each may hold an image of 200 megapixels
 
@@ -37,7 +36,12 @@ class MethodResult:
     corloc: dict[str, Any] = field(default_factory=dict)  # by threshold: mean, interval, per_class
     seconds: float | None = None
     history: Sequence[dict[str, Any]] = ()
-    tag: str = ""
+    tag: str = ""  # a short name; the first letters of the name unless given
+
+    @property
+    def short(self) -> str:
+        """What stands on a box."""
+        return self.tag or self.name[:4]
 
 
 def write_page(
@@ -91,9 +95,8 @@ def _json(data: object) -> str:
 
 def _with_tag(method: MethodResult, place: int, methods: Sequence[MethodResult]) -> MethodResult:
     """A short tag a method, with a number where several runs have the method."""
-    short = TAGS.get(method.name.split(": ")[-1], method.name[:4])
-    earlier = sum(TAGS.get(other.name.split(": ")[-1], other.name[:4]) == short for other in methods[:place])
-    tag = short if not earlier else f"{short}{earlier + 1}"
+    earlier = sum(other.short == method.short for other in methods[:place])
+    tag = method.short if not earlier else f"{method.short}{earlier + 1}"
     return MethodResult(method.name, method.boxes, method.corloc, method.seconds, method.history, tag)
 
 
