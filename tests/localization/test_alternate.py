@@ -95,7 +95,11 @@ def test_every_half_step_is_noted(planted: Planted) -> None:
     assert kept[-1] is state
     assert len(state.curves) == 2 * state.n_iter
     assert state.history[0].changed == sum(map(len, target.positives))
-    assert all(any(f"round {number}, {step}" in line for line in lines) for number, step in steps)
+    assert lines[0].startswith(f"first choice: {state.history[0].changed} boxes, ")
+    for number in range(1, state.n_iter + 1):
+        said = [line for line in lines if line.startswith(f"round {number}: ")]
+        assert ["learned from the boxes" in line for line in said] == [True, False]
+        assert " boxes changed, " in said[1]
     assert torch.equal(kept[0].fold, state.fold)
 
 

@@ -2,10 +2,7 @@
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +14,12 @@ from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.report.figures import write_figures
 from pairloc.report.page import MethodResult, write_page
+from report.browsing import BROWSER, NO_BROWSER, visit
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>"
 CLASSES = (HOSTILE, "quotes \" and '", "😀", "حيوان", "plain")
 
-VISIT = (Path(__file__).parent / "visit.js").read_text()
+VISIT, READ = ((Path(__file__).parent / name).read_text() for name in ("visit.js", "read.js"))
 
 
 def made(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
@@ -43,29 +40,11 @@ def made(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
     return dataset, methods, truth
 
 
-def visit(page: Path, size: str = "1280,900") -> dict[str, object]:
-    """Open a copy of the page that visits itself."""
-    text = page.read_text()
-    guard = "<script>window.errors = []; window.onerror = m => { window.errors.push(String(m)); };</script>"
-    copy = page.with_name("visit.html")
-    copy.write_text(text.replace("<head>", f"<head>{guard}", 1).replace("</body>", f"<script>{VISIT}</script></body>"))
-    command = [
-        str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={size}", "--enable-logging=stderr",
-        "--virtual-time-budget=3000", "--dump-dom", copy.as_uri(),
-    ]  # fmt: skip
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    found = re.search(r'<pre id="seen">(.*?)</pre>', shown.stdout, re.DOTALL)
-    assert found, shown.stderr[-2000:]
-    assert "CONSOLE" not in shown.stderr or "Uncaught" not in shown.stderr
-    seen: dict[str, object] = json.loads(unescape(found[1]))
-    return seen
-
-
-@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here; .ci/run installs one")
+@pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     dataset, methods, truth = made(tmp_path)
     assert write_page(tmp_path / "report.html", dataset, methods, truth, embed=4, ceiling={"0.5": 0.95}) == 10
-    seen = visit(tmp_path / "report.html")
+    seen = visit(tmp_path / "report.html", VISIT)
     assert seen["errors"] == []
     assert seen["ran"] is None
     assert seen["table"] == [["warm-up", "100.0", "1.5"], ["full", "40.0", "2.5"]]
@@ -77,7 +56,25 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
     assert seen["current"] == 1
     assert seen["open"] is True
     assert seen["hidden"] == 10  # one box of ground truth a card
-    assert visit(tmp_path / "report.html", "390,800")["all"] == 10
+    assert visit(tmp_path / "report.html", VISIT, "390,800")["all"] == 10
+
+
+@pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
+def test_one_method_without_truth_is_a_page_of_boxes(tmp_path: Path) -> None:
+    """There is nothing to compare: no method is named, and the number under an image is its confidence."""
+    dataset, methods, _ = made(tmp_path)
+    write_page(tmp_path / "report.html", dataset, [replace(methods[1], corloc={})])
+    seen = visit(tmp_path / "report.html", READ)
+    assert seen["errors"] == []
+    assert seen["title"] == seen["heading"] == "Boxes found by pairloc"
+    orders = ["lowest confidence first", "highest confidence first", "by file name"]
+    assert seen["menus"] == [["all tags", *CLASSES], orders]
+    assert seen["over_boxes"] == []
+    facts, text = seen["facts"], str(seen["text"])
+    assert isinstance(facts, list)
+    assert all(re.search(r"confidence 0\.\d\d$", str(line)) for line in facts)
+    assert len(facts) == 10
+    assert not re.search(r"method|objective|round", text, re.IGNORECASE)
 
 
 def test_image_files_are_inside_or_beside_and_nothing_is_fetched(tmp_path: Path) -> None:

@@ -40,6 +40,13 @@ def refused(*arguments: object) -> str:
     return text
 
 
+def title(stage: str) -> str:
+    """What the log of the tiny run calls a stage."""
+    from pairloc.runs.stages import TITLES
+
+    return TITLES.get(stage, f"choosing a box for every tag ({stage})")
+
+
 def copied(run: Path, to: Path) -> Path:
     """A run of the same files."""
     return Path(shutil.copytree(run, to, copy_function=_copy))

@@ -10,7 +10,7 @@ from pairloc.presets import read_config
 from pairloc.runs.run import Run
 from pairloc.runs.runner import UNUSABLE
 from pairloc.runs.sealing import SEAL, broken
-from runs.calling import call, copied, flip, refused
+from runs.calling import call, copied, flip, refused, title
 
 MINE = '{"mine": "do not touch"}'
 
@@ -76,11 +76,11 @@ def test_damage_is_found_said_and_made_good(config: Path, whole: Path, tmp_path:
     assert again.status == 0
     assert call("verify", folder).status == 0
     if name.endswith(("boxes.json", "npy", "safetensors")):
-        assert f"{stage}: is damaged ({folder / name}: is not what was written)" in again.text
+        assert f"{title(stage)}: the earlier result is damaged ({folder / name}: is not what was written)" in again.text
         kept = [file for file in (folder / "aside").rglob(Path(name).name) if file.read_bytes() == damaged]
         assert len(kept) == 1
         assert kept[0].is_relative_to(next((folder / "aside").glob(f"{stage}-{UNUSABLE}-*")))
-        assert f"{stage} ..." in again.text
+        assert f"{title(stage)} ..." in again.text
     now = {file: content for file, content in results(folder).items() if not file.startswith("aside")}
     assert now == results(whole)
     assert call("run", config, "--out", folder).text.count("...") == 0
@@ -103,7 +103,7 @@ def test_damage_that_is_not_redone_cannot_be_made_to_verify(config: Path, whole:
     assert call("verify", folder).status == 0
     lines: list[str] = []
     Run(folder, read_config(config), log=lines.append).run()
-    assert any(line.startswith("fine-tuned: is damaged") for line in lines)
+    assert any(line.startswith(f"{title('fine-tuned')}: the earlier result is damaged") for line in lines)
     assert results(folder)["fine-tuned/boxes.json"] == results(whole)["fine-tuned/boxes.json"]
     assert broken(folder) == []
 
@@ -116,8 +116,8 @@ def test_a_damaged_stage_does_not_come_back(config: Path, whole: Path, tmp_path:
     for changes in ([], ["localization.boxes.voting_iou=0.5"], []):
         lines.clear()
         Run(folder, read_config(config, changes), log=lines.append).run()
-    assert "full: what was made with these settings before is used again" in lines
-    assert "full ..." not in lines
+    assert f"{title('full')}: the earlier result with these settings is used again" in lines
+    assert f"{title('full')} ..." not in lines
     assert (folder / "full" / "boxes.json").read_bytes() == (whole / "full" / "boxes.json").read_bytes()
 
 
@@ -181,7 +181,9 @@ def test_the_same_localize_again_does_nothing_and_another_keeps_the_first_aside(
     assert again.status == 0
     assert "..." not in again.text
     other = call(*arguments(whole, out, "--rounds", 0))
-    assert "full: was made with other settings or inputs; kept as aside/full-" in other.text
+    why = "the earlier result was made with other settings or inputs"
+    assert f"choosing a box for every tag: {why}; it is kept in {out / 'aside'}" in other.text
+    assert [folder.name.rpartition("-")[0] for folder in (out / "aside").iterdir()] == ["full"]
     assert call("verify", out).status == 0
 
 
@@ -227,13 +229,13 @@ def test_skipped_images_are_named_as_long_as_they_are_skipped(whole: Path, tmp_p
     assert images[0].name in (out / "skipped.txt").read_text()
     assert call("verify", out).status == 0
 
-    broken_one.write_bytes(images[0].read_bytes())  # repaired, and the bags removed as the run said
-    assert f"after repairing them remove {out / 'bags'} and run again" in first.text
+    broken_one.write_bytes(images[0].read_bytes())  # repaired, and the bags removed
+    assert "after repairing them name another output folder" in first.text
     for file in sorted((out / "bags").rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     (out / "bags").rmdir()
     repaired = call(*command)
-    assert "full: was built on what has been made again" in repaired.text
+    assert "the earlier result was built on results that have been made again" in repaired.text
     assert not (out / "skipped.txt").exists()
     assert len(json.loads((out / "boxes.json").read_text())["annotations"]) == 5
     assert call("verify", out).status == 0

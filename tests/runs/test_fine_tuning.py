@@ -137,7 +137,7 @@ def test_what_is_told_is_not_asked_again_and_is_said_of_every_proposal(
     arguments = (scene.dataset, scene.store, scene.before, scene.boxes, scene.start, SETTINGS, tmp_path)
     fine_tune(*arguments, log=lines.append)
     assert len(lines) == 1
-    assert lines[0].startswith("fold 2 of 3")
+    assert lines[0].startswith("network 2 of 3")
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (tmp_path / name).read_bytes() == (told[0] / name).read_bytes()

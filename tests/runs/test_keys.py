@@ -9,7 +9,7 @@ from pairloc.runs import runner, stage
 from pairloc.runs.run import Run, open_run
 from pairloc.runs.sealing import broken
 from pairloc.runs.stage import keys, record_of
-from runs.calling import call, copied
+from runs.calling import call, copied, title
 
 STAGES = (
     "data", "proposer", "bags", "transfer", "calibration", "warm-up-unary", "full", "fine-tuned", "evaluation",
@@ -88,7 +88,8 @@ def test_work_of_other_settings_is_kept_aside_and_used_again(config: Path, whole
     before = contents(whole)
     lines: list[str] = []
     Run(folder, other, log=lines.append).run()
-    assert any(line.startswith("proposer: was made with other settings or inputs; kept as aside/") for line in lines)
+    why = "the earlier result was made with other settings or inputs"
+    assert f"{title('proposer')}: {why}; it is kept in {folder / 'aside'}" in lines
     aside = {name.rpartition("-")[0]: folder / "aside" / name for name in runner.set_aside_size(folder)[0]}
     kept = set(STAGES[1:-2])  # evaluation and report take no time, data is the same
     assert set(aside) == kept
@@ -103,8 +104,10 @@ def test_work_of_other_settings_is_kept_aside_and_used_again(config: Path, whole
     assert plan["data"] == "done"
     lines.clear()
     back.run()
-    assert not any(line.endswith(" ...") for line in lines if not line.startswith(("evaluation", "report")))
-    assert "proposer: what was made with these settings before is used again" in lines
+    assert not any(
+        line.endswith(" ...") for line in lines if not line.startswith((title("evaluation"), title("report")))
+    )
+    assert f"{title('proposer')}: the earlier result with these settings is used again" in lines
     now = contents(folder)
     for name in kept:
         mine = {file: content for file, content in now.items() if file.startswith(f"{name}/")}
@@ -116,7 +119,7 @@ def test_work_of_other_settings_is_kept_aside_and_used_again(config: Path, whole
     lines.clear()
     Run(folder, other, log=lines.append).run()  # and there again
     assert (folder / "proposer" / "proposer.safetensors").read_bytes() == changed_proposer
-    assert "proposer ..." not in lines
+    assert f"{title('proposer')} ..." not in lines
     Run(folder, read_config(config), log=nothing).run()
 
     names, size = runner.set_aside_size(folder)
@@ -144,17 +147,19 @@ def test_work_that_was_only_begun_comes_back_too(config: Path, whole: Path, tmp_
     other = read_config(config, ["localization.boxes.voting_iou=0.5"])
     lines: list[str] = []
     Run(folder, other, log=lines.append).run()
-    assert any(line.startswith("full: was made with other settings or inputs") for line in lines)
+    assert any(
+        line.startswith(f"{title('full')}: the earlier result was made with other settings or inputs") for line in lines
+    )
     lines.clear()
     Run(folder, read_config(config), log=lines.append).run()
-    assert "full: what was made with these settings before is used again" in lines
-    assert "full ..." in lines
-    assert not any("re-train" in line for line in lines)  # its rounds were done
+    assert f"{title('full')}: the earlier result with these settings is used again" in lines
+    assert f"{title('full')} ..." in lines
+    assert not any("learned from the boxes" in line for line in lines)  # its rounds were done
     assert (folder / "full" / "state.safetensors").read_bytes() == state
     lines.clear()
     for settings in (other, read_config(config)):
         Run(folder, settings, log=lines.append).run()
-    assert "full ..." not in lines
+    assert f"{title('full')} ..." not in lines
 
 
 def test_work_that_was_begun_on_other_inputs_is_not_gone_on_with(config: Path, whole: Path, tmp_path: Path) -> None:
@@ -165,5 +170,5 @@ def test_work_that_was_begun_on_other_inputs_is_not_gone_on_with(config: Path, w
     stage.begin(folder / "full", begun.key, begun.inputs | {"bags": "others"})
     lines: list[str] = []
     Run(folder, read_config(config), log=lines.append).run()
-    assert any(line.startswith("full: was begun on what has been made again") for line in lines)
+    assert any("was begun from results that have been made again" in line for line in lines)
     assert (folder / "full" / "boxes.json").read_bytes() == (whole / "full" / "boxes.json").read_bytes()

@@ -92,7 +92,7 @@ def test_a_changed_record_is_damage_too(config: Path, whole: Path, tmp_path: Pat
     assert broken(folder)
     lines: list[str] = []
     Run(folder, read_config(config), log=lines.append).run()
-    assert any("full: is damaged" in line for line in lines)
+    assert any("(full): the earlier result is damaged" in line for line in lines)
     assert broken(folder) == []
     assert json.loads(file.read_text()) != json.loads("[]")
 
@@ -104,8 +104,8 @@ def test_a_damaged_answer_of_a_network_is_asked_for_again(config: Path, whole: P
     (folder / "fine-tuned" / "fold-0.safetensors").write_bytes(b"no tensors")
     lines: list[str] = []
     Run(folder, read_config(config), log=lines.append).run()
-    assert any("fold 1 of 2" in line for line in lines)
-    assert not any("fold 2 of 2" in line for line in lines)
+    assert any("network 1 of 2" in line for line in lines)
+    assert not any("network 2 of 2" in line for line in lines)
     for name in ("boxes.json", "instances.json"):
         assert (folder / "fine-tuned" / name).read_bytes() == (whole / "fine-tuned" / name).read_bytes()
 

@@ -131,10 +131,13 @@ def test_localize_with_the_weights_of_a_run_can_fine_tune_them(whole: Path, tmp_
     )
     tiny = open_run(whole).settings.fine_tune
     found = localize(settings.model_copy(update={"fine_tune": tiny}), out, "cpu", lines.append)
-    assert any(line.strip().startswith("fold 2 of 2") for line in lines)
+    assert any(line.strip().startswith("network 2 of 2") for line in lines)
     boxes, instances = (read_boxes(out / name)[1] for name in ("boxes.json", "instances.json"))
     assert len(boxes) == sum(map(len, found.target.tags)) <= len(instances)
     assert (out / "boxes.json").read_bytes() == (out / "fine-tuned" / "boxes.json").read_bytes()
+    assert "re-training on the boxes found ..." in lines
+    shown = json.loads((out / "report.html").read_text().split('id="data">')[1].split("</script>")[0])
+    assert (shown["plain"], [method["name"] for method in shown["methods"]]) == (True, ["fine-tuned"])
     assert broken(out) == []
 
 

@@ -1,4 +1,4 @@
-"""One verb per job. Nothing heavy is imported before a verb needs it."""
+"""The command line: one command per job. Nothing heavy is imported before a verb needs it."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from pairloc.errors import InputError
 
 _INTERRUPTED = 130
 app = typer.Typer(
-    help="Tagged images in, boxes out.",
+    help="Find a box for every tag of your images. Begin with `pairloc localize`.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -71,7 +71,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass

@@ -1,4 +1,4 @@
-"""Verbs on proposers and bags."""
+"""Commands on proposers and bags."""
 
 import json
 from enum import StrEnum
@@ -9,13 +9,15 @@ import typer
 
 from pairloc.cli.options import Changes, Data, Device, Format, Images, Preset, Seed, Workers, settings_of, workers_of
 
-propose_app = typer.Typer(help="The proposer, which learns from a source what an object is.", no_args_is_help=True)
-bags_app = typer.Typer(help="Bags: proposals and features of images, in a store.", no_args_is_help=True)
-Store = Annotated[Path, typer.Argument(help="The folder of a bag store.")]
+propose_app = typer.Typer(help="Train the network that proposes boxes.", no_args_is_help=True)
+bags_app = typer.Typer(
+    help="Extract, import and check bags: the candidate boxes of every image with their features.", no_args_is_help=True
+)
+Store = Annotated[Path, typer.Argument(help="Folder of a bag store.")]
 
 
 class Unreadable(StrEnum):
-    """What an image that cannot be read does."""
+    """What to do about an image that cannot be read."""
 
     fail = "fail"
     skip = "skip"
@@ -24,7 +26,7 @@ class Unreadable(StrEnum):
 @propose_app.command("train")
 def propose_train(
     data: Data,
-    out: Annotated[Path, typer.Option("--out", help="The folder to write; an interrupted training goes on from it.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write. An interrupted training resumes in it.")],
     images: Images = None,
     format: Format = "auto",
     preset: Preset = "default",
@@ -33,7 +35,7 @@ def propose_train(
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
-    """Train the proposer, a Faster R-CNN, on the boxes of a source. `--set epochs=6` and the like are its settings."""
+    """Train the proposer, a Faster R-CNN, on the boxes of a source. Change its settings with `--set epochs=6`."""
     from pairloc.detector.backbones import check_backbone
     from pairloc.detector.training import claim_training, train
     from pairloc.formats.reading import read_annotated
@@ -55,22 +57,24 @@ def propose_train(
 
 @bags_app.command("extract")
 def bags_extract(
-    proposer: Annotated[Path, typer.Option("--proposer", help="The folder of a trained proposer.")],
+    proposer: Annotated[Path, typer.Option("--proposer", help="Folder of a trained proposer.")],
     data: Data,
-    out: Annotated[Path, typer.Option("--out", help="The store; an interrupted extraction goes on from it.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the store to write. An interrupted extraction resumes in it.")
+    ],
     images: Images = None,
     format: Format = "auto",
     features_from: Annotated[
-        Path | None, typer.Option("--features-from", help="Another proposer for the features.")
+        Path | None, typer.Option("--features-from", help="Folder of another proposer that computes the features.")
     ] = None,
     unreadable: Annotated[
-        Unreadable, typer.Option("--unreadable", help="What an image that cannot be read does.")
+        Unreadable, typer.Option("--unreadable", help="Whether an image that cannot be read is skipped or an error.")
     ] = Unreadable.fail,
     changes: Changes = None,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
-    """Turn images into bags. `--set proposals=300` and the like are its settings."""
+    """Extract the bags of images. Change the settings with `--set proposals=300`."""
     from pairloc.bags.extract import extract
     from pairloc.formats.reading import read
     from pairloc.platform import choose_device
@@ -89,7 +93,7 @@ def bags_extract(
 
 @bags_app.command("info")
 def bags_info(store: Store) -> None:
-    """Log what is in a store."""
+    """Summarise what is in a store."""
     from pairloc.bags.store import BagStore
 
     for name, value in BagStore(store).info().items():
@@ -98,7 +102,7 @@ def bags_info(store: Store) -> None:
 
 @bags_app.command("verify")
 def bags_verify(store: Store) -> None:
-    """Check every file of a store against its hash; exit status 1 where one differs."""
+    """Check every file of a store against its hash. The exit status is 1 if one differs."""
     from pairloc.bags.store import BagStore
 
     bad = BagStore(store).verify()
@@ -111,15 +115,19 @@ def bags_verify(store: Store) -> None:
 
 @bags_app.command("import")
 def bags_import(
-    proposals: Annotated[Path, typer.Option("--proposals", help="COCO results: image_id, bbox, score.")],
+    proposals: Annotated[
+        Path, typer.Option("--proposals", help="Candidate boxes as COCO results: image_id, bbox, score.")
+    ],
     data: Data,
-    out: Annotated[Path, typer.Option("--out", help="The store to write.")],
-    features: Annotated[Path | None, typer.Option("--features", help="(results, d) .npy, a row a result.")] = None,
-    count: Annotated[int, typer.Option("-B", min=1, help="Proposals kept per image.")] = 100,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the store to write.")],
+    features: Annotated[
+        Path | None, typer.Option("--features", help="Features as a .npy array (results, d), one row per result.")
+    ] = None,
+    count: Annotated[int, typer.Option("-B", min=1, help="Number of candidate boxes to keep per image.")] = 100,
     format: Format = "auto",
     images: Images = None,
 ) -> None:
-    """Make a store of any detector's boxes."""
+    """Make a store from the boxes of any detector."""
     from pairloc.bags.importing import import_bags
     from pairloc.formats.reading import read
 
@@ -130,10 +138,10 @@ def bags_import(
 @bags_app.command("recall")
 def bags_recall(
     store: Store,
-    truth: Annotated[Path, typer.Option("--truth", help="The boxes of the same images.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    truth: Annotated[Path, typer.Option("--truth", help="Ground truth of the same images.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Log how many true boxes the proposals cover, by class and by number of proposals."""
+    """Measure how many true boxes the candidates cover, by class and by number of candidates."""
     from pairloc.bags.store import BagStore
     from pairloc.evaluation.recall import recall_of_store
     from pairloc.formats.reading import read_annotated

@@ -1,4 +1,4 @@
-"""Verbs on data sets: look them over, cut them, draw them, pass boxes on."""
+"""Commands on data sets: check, split, generate and export them."""
 
 import json
 import sys
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pairloc.curation.doctor import Report
     from pairloc.curation.splits import Split
 
-split_app = typer.Typer(help="Cut an annotated data set into source and target.", no_args_is_help=True)
-FirstFile = Annotated[Path, typer.Option("--annotations", help="An annotated data set (for coco17: train2017).")]
+split_app = typer.Typer(help="Split an annotated data set into source and target.", no_args_is_help=True)
+FirstFile = Annotated[Path, typer.Option("--annotations", help="Annotated data set (for coco17: train2017).")]
 
 
 class Mixed(StrEnum):
@@ -28,16 +28,18 @@ class Mixed(StrEnum):
 
 
 def doctor(
-    path: Annotated[Path, typer.Argument(help="An annotation file, or the folder of one or several data sets.")],
+    path: Annotated[Path, typer.Argument(help="Annotation file, or the folder of one or more data sets.")],
     images: Images = None,
     format: Format = "auto",
-    deep: Annotated[bool, typer.Option("--deep", help="Decode whole images, not only their headers.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Decode the whole images instead of only their headers.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    most: Annotated[int, typer.Option("--most", min=1, help="Places to name of each kind of finding.")] = 5,
+    most: Annotated[int, typer.Option("--most", min=1, help="Number of places to list for each kind of problem.")] = 5,
 ) -> None:
-    """Say what is in a data set, and everything in it that will hurt later.
+    """Summarise a data set and list every problem that would matter later.
 
-    Exit status 0: the data can be used; 1: it cannot; 2: there is no readable data set.
+    The exit status is 0 if the data can be used, 1 if it cannot, and 2 if no data set can be read.
     """
     from pairloc.curation.doctor import examine
     from pairloc.progress import track
@@ -83,11 +85,15 @@ def _print_report(report: "Report", most: int) -> None:
 def scenes(
     out: Out,
     seed: Seed = 0,
-    source_images: Annotated[int, typer.Option("--source-images", help="Annotated images of source classes.")] = 1000,
-    target_images: Annotated[int, typer.Option("--target-images", help="Tagged images of target classes.")] = 400,
-    size: Annotated[int, typer.Option("--size", help="Side of the images in pixels.")] = 128,
+    source_images: Annotated[
+        int, typer.Option("--source-images", help="Number of annotated images of source classes.")
+    ] = 1000,
+    target_images: Annotated[
+        int, typer.Option("--target-images", help="Number of tagged images of target classes.")
+    ] = 400,
+    size: Annotated[int, typer.Option("--size", help="Width and height of the images in pixels.")] = 128,
 ) -> None:
-    """Draw generated scenes as an ordinary data set: images, COCO JSON and tags."""
+    """Generate a small data set to try things on: images of simple scenes, COCO JSON and tags."""
     _write_scenes(out, seed=seed, source_images=source_images, target_images=target_images, size=size)
 
 
@@ -107,11 +113,9 @@ def _write_scenes(out: Path, **values: int) -> None:
 def split_coco17(
     annotations: FirstFile,
     out: Out,
-    val: Annotated[
-        Path | None, typer.Argument(help="The validation annotations (val2017).", show_default=False)
-    ] = None,
+    val: Annotated[Path | None, typer.Argument(help="Validation annotations (val2017).", show_default=False)] = None,
 ) -> None:
-    """Cut COCO 2017 by the paper's protocol: 63 source classes, 17 target classes."""
+    """Split COCO 2017 as in the paper: 63 source classes, 17 target classes."""
     from pairloc.curation import splits
     from pairloc.formats.reading import read_annotated
     from pairloc.io import output_folder
@@ -132,13 +136,15 @@ def split_classes(
     annotations: FirstFile,
     out: Out,
     target: Annotated[
-        list[str], typer.Option("--target", help="Target classes, separated by commas; may be repeated.")
+        list[str], typer.Option("--target", help="Target classes, separated by commas. May be repeated.")
     ],
-    mixed: Annotated[Mixed, typer.Option("--mixed", help="Where images with classes of both kinds go.")] = Mixed.source,
+    mixed: Annotated[
+        Mixed, typer.Option("--mixed", help="Where to put images that have classes of both kinds.")
+    ] = Mixed.source,
     format: Format = "auto",
     images: Images = None,
 ) -> None:
-    """Cut any annotated data set by target classes."""
+    """Split any annotated data set by the classes that become the target."""
     from pairloc.curation import splits
     from pairloc.formats.reading import read_annotated
     from pairloc.io import output_folder
@@ -155,16 +161,20 @@ def split_classes(
 
 @split_app.command("ilsvrc100")
 def split_ilsvrc100(
-    root: Annotated[Path, typer.Option("--root", help="The ILSVRC folder, with Annotations/DET in it.")],
+    root: Annotated[Path, typer.Option("--root", help="ILSVRC folder, which contains Annotations/DET.")],
     out: Out,
-    val1: Annotated[Path | None, typer.Option("--val1", help="List of the images of val1; else val is halved.")] = None,
-    names: Annotated[Path | None, typer.Option("--names", help="map_det.txt, where it is not in the folder.")] = None,
+    val1: Annotated[
+        Path | None, typer.Option("--val1", help="File that lists the images of val1; by default val is halved.")
+    ] = None,
+    names: Annotated[
+        Path | None, typer.Option("--names", help="Path of map_det.txt, if it is not in the folder.")
+    ] = None,
     boxes_per_class: Annotated[
-        int, typer.Option("--boxes-per-class", min=0, help="Boxes to fill every class up to.")
+        int, typer.Option("--boxes-per-class", min=0, help="Number of boxes to fill every class up to.")
     ] = 1000,
     seed: Seed = 0,
 ) -> None:
-    """Cut ILSVRC 2013 DET by the paper's protocol: first 100 classes source, last 100 target."""
+    """Split ILSVRC 2013 DET as in the paper: the first 100 classes are the source, the last 100 the target."""
     import numpy as np
 
     from pairloc.curation import splits
@@ -192,15 +202,16 @@ def _print_split(split: "Split", out: Path) -> None:
 
 
 def export(
-    boxes: Annotated[Path, typer.Argument(help="COCO JSON with boxes, such as a run's boxes.json.")],
-    to: Annotated[str, typer.Option("--to", help="coco, voc, yolo, label-studio, cvat or csv.")],
+    boxes: Annotated[Path, typer.Argument(help="COCO JSON with boxes, such as boxes.json of a run.")],
+    to: Annotated[str, typer.Option("--to", help="Format to write: coco, voc, yolo, label-studio, cvat or csv.")],
     out: Out,
     images: Annotated[
-        Path | None, typer.Option("--images", help="Put these images beside the labels (voc, yolo, cvat).")
+        Path | None,
+        typer.Option("--images", help="Folder of the images, to place them next to the labels (voc, yolo, cvat)."),
     ] = None,
     format: Format = "auto",
 ) -> None:
-    """Write boxes in the form the next program reads."""
+    """Convert boxes to the format that another program reads."""
     from pairloc.formats.reading import read_boxes
     from pairloc.formats.writing import writable, write
     from pairloc.io import output_folder

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="Settings")
 _MOST_WORKERS = 8  # more are no faster
 
-Format = Annotated[str, typer.Option("--format", help="The format, where it is not recognised by itself.")]
-Images = Annotated[Path | None, typer.Option("--images", help="The folder the images lie in.")]
+Format = Annotated[str, typer.Option("--format", help="Format of the data set; auto recognises it.")]
+Images = Annotated[Path | None, typer.Option("--images", help="Folder that holds the images.")]
 Out = Annotated[
-    Path, typer.Option("--out", help="The folder to write; it must be new, empty, or from the same command.")
+    Path, typer.Option("--out", help="Folder to write. It must be new, empty, or written by the same command.")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**62 - 1, help="The same seed gives the same result.")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto takes a GPU where there is one.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**62 - 1, help="Random seed. The same seed gives the same result.")
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto uses a GPU if there is one.")]
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=0, max=256, help="Processes that read images; unless given a GPU gets some, a CPU none."
+        "--workers", min=0, max=256, help="Processes that read images. By default several with a GPU, none without."
     ),
 ]
-Data = Annotated[Path, typer.Option("--data", help="The data set: annotations or tags.")]
-Preset = Annotated[str, typer.Option("--preset", help="The preset to start from: default, demo or paper.")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", help="Another value of a setting, KEY=VALUE; may be repeated.")
-]
+Data = Annotated[Path, typer.Option("--data", help="Data set: a file or folder of annotations or tags.")]
+Preset = Annotated[str, typer.Option("--preset", help="Preset that the settings start from: default, demo or paper.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a setting, as KEY=VALUE. May be repeated.")]
 
 
 def workers_of(count: int | None, device: str) -> int:

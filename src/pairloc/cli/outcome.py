@@ -1,4 +1,4 @@
-"""Verbs that say what a result is worth."""
+"""Commands that measure and show results."""
 
 import json
 from pathlib import Path
@@ -26,17 +26,21 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    boxes: Annotated[Path, typer.Argument(help="Found boxes: COCO JSON with scores, or COCO results.")],
-    truth: Annotated[Path, typer.Option("--truth", help="The true boxes of the same images.")],
-    iou: Annotated[list[float] | None, typer.Option("--iou", help="A threshold; may be given more than once.")] = None,
-    at_least: Annotated[bool, typer.Option("--at-least", help="IoU at the threshold is enough (>=, not >).")] = False,
+    boxes: Annotated[Path, typer.Argument(help="Boxes to measure: COCO JSON with scores, or COCO results.")],
+    truth: Annotated[Path, typer.Option("--truth", help="Ground truth of the same images.")],
+    iou: Annotated[
+        list[float] | None, typer.Option("--iou", help="IoU threshold; 0.5 and 0.7 by default. May be repeated.")
+    ] = None,
+    at_least: Annotated[
+        bool, typer.Option("--at-least", help="Count an IoU equal to the threshold as correct (>= instead of >).")
+    ] = False,
     against: Annotated[
-        Path | None, typer.Option("--against", help="Other boxes of the same images, to compare with.")
+        Path | None, typer.Option("--against", help="Other boxes of the same images to compare with.")
     ] = None,
     format: Format = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """CorLoc of any boxes, with intervals, per class, and where it is lost."""
+    """Measure CorLoc of boxes: with confidence intervals, for every class, and by kind of error."""
     from pairloc.evaluation.table import evaluation_of
     from pairloc.evaluation.table import evaluation_text as text
     from pairloc.formats.reading import read_annotated
@@ -48,16 +52,22 @@ def evaluate(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same target.")],
-    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of one or more runs on the same target.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("report.html"),
     embed: Annotated[
-        int, typer.Option("--embed", min=0, help="Images inside the page; the others lie in a folder beside it.")
+        int,
+        typer.Option(
+            "--embed", min=0, help="Number of images stored inside the page; the others go to a folder next to it."
+        ),
     ] = 300,
     figures: Annotated[
-        Path | None, typer.Option("--figures", help="Also write figures for papers here: PNG, SVG and PDF.")
+        Path | None,
+        typer.Option("--figures", help="Also write figures for papers into this folder, as PNG, SVG and PDF."),
     ] = None,
 ) -> None:
-    """A page to look at: the table, the curves, and every image with the boxes of all methods."""
+    """Write a page with the table of results, the curves, and every image with the boxes of all methods."""
     from pairloc.io import refuse_links, refuse_other_work
     from pairloc.report.gathering import write_report
     from pairloc.runs.run import open_run
@@ -78,21 +88,25 @@ def report(
 
 HoldOut = Annotated[
     int,
-    typer.Option("--hold-out", min=0, help="Train without one image in so many, evaluate on those alone; 0: off."),
+    typer.Option("--hold-out", min=0, help="Hold out one image in N: train on the others, evaluate on these. 0: none."),
 ]
 
-detect_app = typer.Typer(help="A detector trained on found boxes, or on the truth.", no_args_is_help=True)
+detect_app = typer.Typer(help="Train and use a detector on the boxes found.", no_args_is_help=True)
 
 
 @detect_app.command("train")
 def detect_train(
-    out: Annotated[Path, typer.Option("--out", help="The folder to write; an interrupted training goes on from it.")],
-    boxes: Annotated[Path | None, typer.Option("--boxes", help="Found boxes, such as a run's boxes.json.")] = None,
-    truth: Annotated[Path | None, typer.Option("--truth", help="True boxes instead: the upper bound.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder to write. An interrupted training resumes in it.")],
+    boxes: Annotated[
+        Path | None, typer.Option("--boxes", help="Boxes found before, such as boxes.json of a run.")
+    ] = None,
+    truth: Annotated[
+        Path | None, typer.Option("--truth", help="Train on ground truth instead, as an upper bound.")
+    ] = None,
     images: Images = None,
     start: Annotated[
         str | None,
-        typer.Option("--start", help="Begin with the weights of a proposer: coco63, a run, or its folder."),
+        typer.Option("--start", help="Weights to start from: coco63, a run, or the folder of a proposer."),
     ] = None,
     preset: Preset = "default",
     changes: Changes = None,
@@ -101,10 +115,11 @@ def detect_train(
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
-    """Train a Faster R-CNN on boxes that were found, or on true ones; `--set lr=0.001` and the like are its settings.
+    """Train a Faster R-CNN on boxes found before, or on ground truth. Change its settings with `--set lr=0.001`.
 
-    Found boxes mark one object of a tag: what lies elsewhere may be another, so that background has to overlap a box by
-    0.1 unless `--set min_background_iou=` says otherwise.
+    The boxes found mark one object of each tag, and other regions may show
+    another. Therefore a region counts as background only if its IoU with a
+    box is at least 0.1; change this with `--set min_background_iou=`.
     """
     from pairloc.detector.backbones import check_backbone
     from pairloc.detector.detect import held_out, train_detector
@@ -149,16 +164,18 @@ def detect_train(
 
 @detect_app.command("evaluate")
 def detect_evaluate(
-    detector: Annotated[Path, typer.Argument(help="The folder of a trained detector.")],
-    truth: Annotated[Path, typer.Option("--truth", help="True boxes of the images to try it on.")],
+    detector: Annotated[Path, typer.Argument(help="Folder of a trained detector.")],
+    truth: Annotated[Path, typer.Option("--truth", help="Ground truth of the images to evaluate on.")],
     images: Images = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write what it finds here, as COCO results.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write the detections to this file, as COCO results.")
+    ] = None,
     hold_out: HoldOut = 0,
     workers: Workers = None,
     device: Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """COCO's average precision of a detector, and mAP@0.5."""
+    """Measure the average precision of a detector, as COCO defines it, and mAP@0.5."""
     from dataclasses import asdict
 
     import numpy as np
@@ -202,14 +219,14 @@ def detect_evaluate(
 
 @detect_app.command("run")
 def detect_run(
-    detector: Annotated[Path, typer.Argument(help="The folder of a trained detector.")],
-    images: Annotated[Path, typer.Argument(help="A folder of images, of any sizes, with or without tags.")],
-    out: Annotated[Path, typer.Option("--out", help="The file to write: COCO JSON with scores.")],
-    least: Annotated[float, typer.Option("--least", min=0, max=1, help="Boxes that score less are left out.")] = 0.5,
+    detector: Annotated[Path, typer.Argument(help="Folder of a trained detector.")],
+    images: Annotated[Path, typer.Argument(help="Folder of images of any size. They need no tags.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write: COCO JSON with scores.")],
+    least: Annotated[float, typer.Option("--least", min=0, max=1, help="Minimum score of a box.")] = 0.5,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
-    """Every object a detector finds in a folder of images."""
+    """Detect every object in a folder of images."""
     from pairloc.detector.detect import detect_below
     from pairloc.detector.model import Proposer
     from pairloc.formats.coco import write_boxes

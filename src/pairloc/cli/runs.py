@@ -1,4 +1,4 @@
-"""Verbs that run the method."""
+"""Commands that run the method."""
 
 import shutil
 import time
@@ -12,20 +12,23 @@ from pairloc.cli.options import Changes, Device, Format, Seed, Workers, refuse_o
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
-Finished = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Finished = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The settings, a TOML file such as those in configs/.")],
+    config: Annotated[Path, typer.Argument(help="TOML file with the settings; configs/ has examples.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The run's folder; runs/NAME unless given. A run goes on in it."),
+        typer.Option("--out", help="Folder of the run; runs/NAME by default. An interrupted run resumes."),
     ] = None,
     changes: Changes = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which stages would run, and exit.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Run the whole method, from the proposer to the report; goes on where it stopped."""
+    """Run the whole method as a settings file describes it, from training to the report.
+
+    A run that was interrupted resumes; only stages whose settings or inputs changed are run again.
+    """
     from pairloc.platform import choose_device
     from pairloc.presets import read_config
     from pairloc.runs.run import Run
@@ -36,12 +39,12 @@ def run(
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="The folder to write.")] = Path("demo"),
+    out: Annotated[Path, typer.Option("--out", help="Folder to write.")] = Path("demo"),
     seed: Seed = 0,
-    fast: Annotated[bool, typer.Option("--fast", help="Less of everything, in under 90 seconds.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Use fewer images and finish in under 90 seconds.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Run the whole method on generated scenes, from nothing to the table."""
+    """Try the whole method on generated images: training, boxes, a table of results and a report page."""
     from pairloc.platform import choose_device
     from pairloc.presets import demo_settings
     from pairloc.runs.run import Run
@@ -52,28 +55,39 @@ def demo(
 
 
 def localize(
-    images: Annotated[Path, typer.Argument(help="The folder the images lie in.")],
-    tags: Annotated[Path, typer.Option("--tags", help="What is in which image: CSV, COCO, a folder per class, ...")],
-    out: Annotated[Path, typer.Option("--out", help="The folder to write; a run that was stopped goes on in it.")],
+    images: Annotated[Path, typer.Argument(help="Folder that holds the images.")],
+    tags: Annotated[
+        Path, typer.Option("--tags", help="Tags of the images: a CSV file, COCO JSON, a folder per tag, ...")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write. An interrupted run resumes in it.")],
     rounds: Annotated[
-        int | None, typer.Option("--rounds", min=0, help="Rounds of re-training on the boxes found; 0 is none.")
+        int | None,
+        typer.Option("--rounds", min=0, help="How often to learn from the boxes found and choose again; 0 is fastest."),
     ] = None,
     fine_tune: Annotated[
         bool,
-        typer.Option("--fine-tune", help="Then re-train the proposer on the boxes found: better boxes, for a GPU."),
+        typer.Option(
+            "--fine-tune", help="Also re-train the network on the boxes found: better boxes, slow without a GPU."
+        ),
     ] = False,
     weights: Annotated[
-        str, typer.Option("--weights", help="What was learned before: packaged weights, or the folder of a run.")
+        str, typer.Option("--weights", help="Weights to use: those of the package, or the folder of a run.")
     ] = "coco63",
     format: Format = "auto",
     workers: Workers = None,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Processes that share the learning.")] = 1,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Processes that learn in parallel.")] = 1,
     device: Device = "auto",
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, max=2**62 - 1, help="Unless given, that of the weights.")
+        int | None,
+        typer.Option("--seed", min=0, max=2**62 - 1, help="Random seed; by default the one stored with the weights."),
     ] = None,
 ) -> None:
-    """Tags in, boxes out: find what is tagged with the weights in the package, nothing to train first."""
+    """Find a box for every tag of your images.
+
+    Nothing has to be trained first: the weights in the package are used.
+    The output folder gets boxes.json, with a confidence for every box, and
+    report.html, a page that shows the boxes.
+    """
     from pairloc.platform import choose_device
     from pairloc.runs.localize import localize as find
     from pairloc.runs.localize import localize_settings
@@ -87,7 +101,7 @@ def localize(
     print(f"{len(found.target)} images in {time.perf_counter() - start:.0f} s")
     print(f"boxes: {out / 'boxes.json'}")
     if fine_tune:
-        print(f"all instances of a tag: {out / 'instances.json'}")
+        print(f"all objects of every tag: {out / 'instances.json'}")
     print(f"report: {out / 'report.html'}")
 
 
@@ -107,7 +121,7 @@ def _show(whole: "Run", *, dry_run: bool) -> None:
 
 
 def verify(folder: Finished) -> None:
-    """Find files of a run that are not what was written, down to a byte; exit status 1 if there are any."""
+    """Check that no file of a run has changed since it was written. The exit status is 1 if one has."""
     from pairloc.runs.sealing import broken
 
     lines = broken(folder)
@@ -118,8 +132,10 @@ def verify(folder: Finished) -> None:
     print(f"{folder}: every file is what was written")
 
 
-def clean(folder: Finished, yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False) -> None:
-    """Remove what a run keeps aside: results of other settings, and damaged ones."""
+def clean(
+    folder: Finished, yes: Annotated[bool, typer.Option("--yes", help="Do not ask before removing.")] = False
+) -> None:
+    """Remove the results that a run keeps aside: those of earlier settings, and damaged ones."""
     from pairloc.errors import InputError
     from pairloc.runs.runner import ASIDE, set_aside_size
 
@@ -137,19 +153,19 @@ def clean(folder: Finished, yes: Annotated[bool, typer.Option("--yes", help="Rem
         print("removed")
 
 
-study_app = typer.Typer(help="The paper's experiments on a finished run.", no_args_is_help=True)
+study_app = typer.Typer(help="Repeat the paper's experiments on a finished run.", no_args_is_help=True)
 
 
 @study_app.command("init")
 def study_init(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run whose truth is known.")],
-    out: Annotated[Path, typer.Option("--out", help="The folder to write init.csv and init.png into.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run with ground truth.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write init.csv and init.png into.")],
     images: Annotated[
-        int | None, typer.Option("--images", min=2, help="So many images of the target, drawn at random; else all.")
+        int | None, typer.Option("--images", min=2, help="Number of target images to sample; all by default.")
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Where ICM ends by where it starts: random, objectness, whole image, mini-problems of 2, 4, 8 and 64 bags."""
+    """Compare initialisations of ICM: random, objectness, whole image, and mini-problems of 2, 4, 8 and 64 bags."""
     from pairloc.experiments.initialisation import study_init, write_study
     from pairloc.io import claim_folder
     from pairloc.platform import choose_device, learning_device
@@ -169,13 +185,13 @@ def study_init(
 
 
 def tune(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run with bags of its source.")],
-    out: Annotated[Path, typer.Option("--out", help="The file to write what was tried and chosen into (JSON).")],
-    classes: Annotated[int, typer.Option("--classes", min=2, help="Source classes that play the target.")] = 15,
-    draws: Annotated[int, typer.Option("--draws", min=1, help="How often they are drawn.")] = 3,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that extracted bags of its source.")],
+    out: Annotated[Path, typer.Option("--out", help="JSON file to write: the settings tried and chosen.")],
+    classes: Annotated[int, typer.Option("--classes", min=2, help="Number of source classes used as a target.")] = 15,
+    draws: Annotated[int, typer.Option("--draws", min=1, help="Number of random draws of these classes.")] = 3,
     device: Device = "auto",
 ) -> None:
-    """Choose settings on source classes that play the target; the target's truth is not looked at."""
+    """Choose settings on the source: some of its classes serve as the target. The real target is not used."""
     from dataclasses import asdict
 
     from pairloc.experiments.tuning import PlayingTarget, draw_classes

@@ -101,7 +101,8 @@ class Alternation:
             if curve:
                 best = min(curve, key=lambda row: row["held-out loss"])
                 loss, step = best["held-out loss"], best["step"]
-                self.log(f"round {number}, fold {fold + 1}: held-out loss {loss:.4f} after {step:.0f} steps")
+                model = f"model {fold + 1} of {len(trained)}"
+                self.log(f"round {number}, {model}: held-out loss {loss:.4f} after {step:.0f} steps")
         scores, curves = zip(*trained, strict=True)
         after, kept = self._safeguard(state, replace(state, scores=scores, curves=(*state.curves, *curves)))
         return self._note(after, number, "re-train", 0, start, kept=kept)
@@ -143,8 +144,11 @@ class Alternation:
     def _note(self, state: State, number: int, step: str, changed: int, start: float, *, kept: bool = True) -> State:
         entry = HalfStep(number, step, self.measure(state), changed, kept, time.perf_counter() - start)
         measured = "" if entry.objective is None else f", objective {entry.objective:.6g}"
-        moved = f" {changed} changed" if step == "re-localize" else ""
-        self.log(f"round {number}, {step}:{moved}{measured}, {entry.seconds:.1f} s".replace(":,", ":"))
+        learned = "learned from the boxes" if kept else "learned from the boxes, not used: the objective did not fall"
+        chosen = f"{changed} boxes changed" if number else f"{changed} boxes"
+        line = f"round {number}: " if number else "first choice: "
+        line += learned if step == "re-train" else chosen
+        self.log(f"{line}{measured}, {entry.seconds:.1f} s")
         return replace(state, history=(*state.history, entry))
 
 

@@ -15,7 +15,7 @@ from pairloc.io import read_model
 from pairloc.localization.methods import METHODS
 from pairloc.progress import track
 from pairloc.report.figures import write_figures
-from pairloc.report.page import MethodResult, write_page
+from pairloc.report.page import MethodResult, is_plain, write_page
 from pairloc.settings import RunSettings
 
 
@@ -32,6 +32,10 @@ class Finished(Protocol):
     @property
     def truth(self) -> tuple[Dataset, GroundTruth] | None:
         """Their boxes, where they are known."""
+
+    @property
+    def result_method(self) -> str:
+        """The method whose boxes are the run's."""
 
     @property
     def evaluation(self) -> Evaluation:
@@ -77,9 +81,10 @@ def write_report(
         write_figures(figures, dataset, methods, truth)
     ceiling = {threshold.removeprefix("@"): value for threshold, value in runs[0].evaluation.ceiling.items()}
     names = ", ".join(run.folder.resolve().name for run in runs)
+    kinds = "tags" if is_plain(methods, truth) else "classes"
     return write_page(
         out, dataset, methods, truth, embed=embed, ceiling=ceiling, beside=beside, link=link,
-        about=f"{names}: {len(dataset)} images, {len(dataset.classes)} classes",
+        about=f"{names}: {len(dataset)} images, {len(dataset.classes)} {kinds}",
         track=lambda items, n: track(items, n, "drawing images"),
     )  # fmt: skip
 
@@ -87,7 +92,7 @@ def write_report(
 def _results(run: Finished, dataset: Dataset, *, named: bool) -> list[MethodResult]:
     """What a run's methods found, under the indices of a data set."""
     evaluation, found = run.evaluation, []
-    for method in run.settings.methods:
+    for method in _compared(run, alone=not named):
         boxes = align(*read_boxes(run.folder / method / "boxes.json"), dataset)
         steps: list[dict[str, Any]] = [
             step.model_dump() for step in read_model(run.folder / method / "history.json", History).history
@@ -97,3 +102,10 @@ def _results(run: Finished, dataset: Dataset, *, named: bool) -> list[MethodResu
         tag = METHODS[method].short if method in METHODS else ""
         found.append(MethodResult(name, boxes, corloc, evaluation.seconds.get(method), steps, tag))
     return found
+
+
+def _compared(run: Finished, *, alone: bool) -> tuple[str, ...]:
+    """The methods to show. `fine-tuned` continues `full`: without a truth, a single run shows only its final boxes."""
+    methods = run.settings.methods
+    steps = alone and run.truth is None and set(methods) <= {"full", "fine-tuned"}
+    return (run.result_method,) if steps else methods

@@ -44,6 +44,11 @@ class MethodResult:
         return self.tag or self.name[:4]
 
 
+def is_plain(methods: Sequence[MethodResult], truth: GroundTruth | None) -> bool:
+    """Whether there is nothing to compare: one method and no truth. The page then shows boxes and confidence alone."""
+    return len(methods) == 1 and truth is None
+
+
 def write_page(
     out: Path,
     dataset: Dataset,
@@ -71,7 +76,9 @@ def write_page(
         drawn = pool.map(lambda index, folder: _thumbnail(dataset, index, folder, link), tagged, folders)
         thumbnails = dict(zip(track(tagged, len(tagged)), drawn, strict=True))
     named = [_with_tag(method, place, methods) for place, method in enumerate(methods)]
+    plain = is_plain(named, truth)
     data = {
+        "plain": plain,
         "about": about or f"{len(tagged)} images, {len(dataset.classes)} classes",
         "classes": list(dataset.classes),
         "thresholds": sorted({threshold for method in named for threshold in method.corloc}),
@@ -79,7 +86,7 @@ def write_page(
             {"name": m.name, "title": m.name, "tag": m.tag, "corloc": m.corloc, "seconds": m.seconds} for m in named
         ],
         "ceiling": dict(ceiling or {}),
-        "charts": _charts(named),
+        "charts": [] if plain else _charts(named),
         "items": _items(dataset, named, truth, thumbnails),
     }
     template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")

@@ -70,7 +70,7 @@ def fine_tune(
         row, score, moved = _predict(network, dataset, store, before, held, settings, device)
         write_tensors(file, {"row": row, "score": score, "boxes": moved})
         shutil.rmtree(work)
-        log(f"fold {number + 1} of {folds}: a network that learned {len(taught)} boxes")
+        log(f"network {number + 1} of {folds}: learned from {len(taught)} boxes")
     return _read_predictions(before, out, folds)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
     every = ("data", "bags", *settings.methods)
     found.append(Stage("evaluation", stages.evaluate, every, _hash(data.truth), kept=False))
     found.append(Stage("report", stages.report, (*every, "evaluation"), kept=False, publishes=stages.PUBLISHED))
-    return {stage.name: stage for stage in found}
+    return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in found}
 
 
 def check_names(settings: RunSettings) -> None:

@@ -117,7 +117,7 @@ def _done(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record 
         if folder.is_dir():
             _set_aside(run, stage.name, "was made with other settings or inputs")
         back.rename(folder)
-        run.log(f"{stage.name}: what was made with these settings before is used again")
+        run.log(f"{stage.title}: the earlier result with these settings is used again")
     record = record_of(folder)
     if record is not None and record.key == key:
         lines = damage(folder, record)
@@ -125,7 +125,7 @@ def _done(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record 
             lines.append(f"{folder / BEGUN}: is not what was written")
         if not lines and record.inputs == inputs:
             return record
-        why = f"is damaged ({lines[0]})" if lines else "was built on what has been made again"
+        why = f"is damaged ({lines[0]})" if lines else "was built on results that have been made again"
         _set_aside(run, stage.name, why, unusable=True)
     elif folder.is_dir() and any(folder.iterdir()):
         begun = begun_of(folder)
@@ -134,19 +134,21 @@ def _done(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record 
         elif (folder / DONE).is_file():
             _set_aside(run, stage.name, f"is damaged ({folder / DONE}: is not what was written)", unusable=True)
         elif begun.inputs and begun.inputs != inputs:
-            _set_aside(run, stage.name, "was begun on what has been made again", unusable=True)
+            _set_aside(run, stage.name, "was begun from results that have been made again", unusable=True)
     return None
 
 
 def _do(run: "Run", stage: Stage, key: str, inputs: dict[str, str]) -> Record:
     folder, start = run.folder / stage.name, time.perf_counter()
     begin(folder, key, inputs)
-    run.log(f"{stage.name} ...")
+    if stage.title:
+        run.log(f"{stage.title} ...")
     stage.work(run, folder)
     seconds = time.perf_counter() - start
     record = finish(folder, key, inputs, seconds, run.device, run.settings.seed)
-    memory = "" if record.peak_bytes is None else f", peak memory {record.peak_bytes / 1e9:.1f} GB"
-    run.log(f"{stage.name}: {seconds:.1f} s{memory}")
+    if stage.title:
+        shown = None if run.weights is not None else record.peak_bytes  # for those who train
+        run.log(f"{stage.title}: {seconds:.1f} s" + (f", peak memory {shown / 1e9:.1f} GB" if shown else ""))
     return record
 
 
@@ -172,7 +174,10 @@ def _set_aside(run: "Run", name: str, why: str, *, unusable: bool = False) -> No
         place, number = run.folder / ASIDE / f"{name}-{label}-{number}", number + 1
     place.parent.mkdir(exist_ok=True)
     source.rename(place)
-    run.log(f"{name}: {why}; kept as {place.relative_to(run.folder)}")
+    if name in run.stages:
+        run.log(f"{run.stages[name].title}: the earlier result {why}; it is kept in {run.folder / ASIDE}")
+    else:
+        run.log(f"{name}: {why}; kept as {place.relative_to(run.folder)}")
 
 
 def _publish(run: "Run", stage: Stage, record: Record) -> dict[str, str]:

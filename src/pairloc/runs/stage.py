@@ -39,6 +39,7 @@ class Stage:
     results: tuple[str, ...] = ()  # files that later stages build on; all of them unless named
     kept: bool = True  # aside when it is made again with other settings; what takes no time is not
     publishes: tuple[str, ...] = ()  # files that are copied to the top of the run's folder
+    title: str = ""  # what the log calls it; a stage without a title is not logged
 
 
 class Begun(BaseModel):

@@ -27,6 +27,7 @@ from pairloc.progress import track
 from pairloc.report.gathering import write_report
 from pairloc.runs import fine_tuning
 from pairloc.runs.stage import record_of
+from pairloc.settings import RunSettings
 
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
@@ -34,7 +35,26 @@ if TYPE_CHECKING:
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
 RESULTS = (BOXES, INSTANCES)  # of a method
 PUBLISHED = (BOXES, INSTANCES, PAGE, SKIPPED)
+TITLES = {
+    "data": "reading the data",
+    "proposer": "learning what an object is",
+    "bags": "finding candidate boxes in every image",
+    "transfer": "learning when two boxes show the same kind of thing",
+    "calibration": "learning how far to trust a box",
+    "fine-tuned": "re-training on the boxes found",
+    "evaluation": "measuring",
+    "report": "writing the page",
+}  # the other stages are methods, which choose boxes
 _NAMED = 10  # images named in a message at most
+
+
+def title_of(stage: str, settings: RunSettings) -> str:
+    """What the log calls a stage: nothing where there is no truth to measure with, and the method where it matters."""
+    if stage == "evaluation" and settings.data.truth is None and settings.data.scenes is None:
+        return ""
+    choosing = "choosing a box for every tag"
+    localizing = settings.weights is not None and set(settings.methods) <= {"full", "fine-tuned"}
+    return TITLES.get(stage, choosing if localizing else f"{choosing} ({stage})")
 
 
 def prepare(run: "Run", folder: Path) -> None:
@@ -52,7 +72,7 @@ def prepare(run: "Run", folder: Path) -> None:
             "remove them from one side, or set data.allow_overlap"
         )
     if not run.target.classes:
-        raise InputError("the target has no classes")
+        raise InputError("the images have no tags: there is nothing to find")
     for name, images in zip(run.target.classes, run.target.positives, strict=True):
         if not images:
             run.log(f"class {name!r} has no tagged image and gets no box")
@@ -73,7 +93,8 @@ def extract_bags(run: "Run", folder: Path) -> None:
         chosen = for_transfer(*run.source, run.settings.proposer, run.settings.transfer.images)
         parts = {"source": run.source[0].subset(chosen), "target": run.target}
     for name, part in parts.items():
-        proposer, progress = run.learned_in / "proposer", partial(track, what=f"extracting {name} shards")
+        kind = "tagged" if name == "target" else "source"
+        proposer, progress = run.learned_in / "proposer", partial(track, what=f"batches of {kind} images")
         extract(part, proposer, folder / name, run.settings.extract, device=run.device, track=progress)
 
 
@@ -170,10 +191,8 @@ def report(run: "Run", folder: Path) -> None:
     skipped = run.target_bags.unreadable
     if skipped:
         write_text(folder / SKIPPED, "\n".join(skipped) + "\n")
-        run.log(
-            f"{len(skipped)} images were left out: {some(skipped)}; after repairing them remove {run.folder / 'bags'} "
-            "and run again"
-        )
+        again = f"remove {run.folder / 'bags'} and run again" if run.weights is None else "name another output folder"
+        run.log(f"{len(skipped)} images were left out: {some(skipped)}; after repairing them {again}")
 
 
 def some(names: Sequence[str]) -> str:
