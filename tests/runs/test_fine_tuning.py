@@ -23,8 +23,9 @@ from pairloc.detector.reading import batches
 from pairloc.formats.reading import read_annotated
 from pairloc.localization.alternate import State
 from pairloc.localization.confidence import Calibration, confidence
+from pairloc.localization.predictions import Predictions, decide, instances
 from pairloc.localization.result import Localization
-from pairloc.runs.fine_tuning import Predictions, decide, fine_tune, instances
+from pairloc.runs.fine_tuning import fine_tune
 from pairloc.settings import BoxSettings, ExtractSettings, FineTuneSettings, SceneSettings
 
 SETTINGS = FineTuneSettings(steps=2, batch=8, warm_up=1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pairloc.inference import ClassProblem
-from pairloc.scores import CosineScores, MixedPairs, PairScorer, RelationScores, mix_unary
+from pairloc.scores import CosineScores, MixedPairs, PairScorer, RelationScores
 
 BACKENDS = ["eager", "triton", *(["compiled"] if shutil.which("g++") else [])]
 
@@ -131,10 +131,6 @@ def test_mixing_at_zero_and_one_returns_each_side() -> None:
         mixed.against(*arguments), 0.75 * ours.against(*arguments) + 0.25 * theirs.against(*arguments)
     )
     assert torch.equal(MixedPairs(None, theirs, 1.0).block(left, right), theirs.block(left, right))
-    a, b = torch.randn(3, 4), torch.randn(3, 4)
-    assert mix_unary(a, b, 0.0) is a
-    assert mix_unary(a, b, 1.0) is b
-    torch.testing.assert_close(mix_unary(a, b, 0.5), (a + b) / 2)
 
 
 def test_bad_calls() -> None:
@@ -153,5 +149,3 @@ def test_bad_calls() -> None:
         MixedPairs(None, None, 2)
     with pytest.raises(ValueError, match="one of the sides it mixes is missing"):
         MixedPairs(None, PairScorer(relation, features), 0.5)
-    with pytest.raises(ValueError, match="lambda2 is -1"):
-        mix_unary(features, features, -1)

@@ -6,7 +6,6 @@ of the images it did not see it then says how much every proposal shows a tagged
 
 import math
 import shutil
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from torchvision.ops import nms
 
 from pairloc.bags.store import BagStore
-from pairloc.boxes import iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.detect import train_detector
@@ -26,21 +23,11 @@ from pairloc.detector.propose import ImageFeatures, predict
 from pairloc.detector.reading import batches
 from pairloc.io import write_tensors
 from pairloc.localization.alternate import Log, silent
-from pairloc.localization.confidence import Calibration, confidence
-from pairloc.localization.result import Localization, scored_boxes
-from pairloc.refinement import Candidates, refine
-from pairloc.settings import BoxSettings, FineTuneSettings
+from pairloc.localization.predictions import Predictions
+from pairloc.localization.result import Localization
+from pairloc.settings import FineTuneSettings
 
 _AT_ONCE = 32  # images
-_APART = 0.5  # IoU below which two boxes are two instances
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What networks that never saw a bag say of its proposals; of every class."""
-
-    score: tuple[Tensor, ...]  # log-probability of the class (M, B)
-    boxes: tuple[Tensor, ...]  # the proposal moved onto the object (M, B, 4)
 
 
 def fine_tune(
@@ -72,58 +59,6 @@ def fine_tune(
         shutil.rmtree(work)
         log(f"network {number + 1} of {folds}: learned from {len(taught)} boxes")
     return _read_predictions(before, out, folds)
-
-
-def decide(
-    before: Localization,
-    predictions: Predictions,
-    settings: FineTuneSettings,
-    boxes: BoxSettings,
-    calibration: Calibration,
-) -> tuple[Localization, tuple[Tensor, ...]]:
-    """Scores and predictions together: what they select, and the moved boxes (M, 4) of every class.
-
-    In the confidence the networks are one view more, which agrees with itself.
-    """
-    selection, gaps, agreements, corners, sure = [], [], [], [], []
-    for label, (known, said, moved) in enumerate(zip(before.scores, predictions.score, predictions.boxes, strict=True)):
-        total = known + settings.weight * said
-        best = total.topk(min(2, total.shape[1]), dim=1)
-        chosen = best.indices[:, 0]
-        box = moved[torch.arange(len(chosen)), chosen]
-        own = before.proposals[before.positives[label], before.state.selection[label]]
-        same = iou(own[:, None], box[:, None])[:, 0, 0] > _APART
-        agreements.append((2 * before.agreement[label] * same + 1) / 3)
-        selection.append(chosen)
-        gaps.append((best.values[:, 0] - best.values[:, -1]).double())
-        corners.append(refine(box, Candidates(moved, total), boxes))
-        sure.append(confidence(calibration, agreements[-1], gaps[-1]))
-    state = replace(before.state, selection=tuple(selection), gaps=tuple(gaps))
-    found = scored_boxes(before.positives, tuple(corners), tuple(sure))
-    return replace(before, boxes=found, state=state, agreement=tuple(agreements)), tuple(corners)
-
-
-def instances(
-    before: Localization, predictions: Predictions, boxes: tuple[Tensor, ...], threshold: float
-) -> ScoredBoxes:
-    """The boxes (M, 4) of every class, and all others of a tag that the networks are sure of: its further instances."""
-    columns: list[tuple[int, int, list[float], float]] = []
-    for label, (bags, said, moved, own) in enumerate(
-        zip(before.positives, predictions.score, predictions.boxes, boxes, strict=True)
-    ):
-        for bag, score, some, box in zip(bags.tolist(), said.exp(), moved, own, strict=True):
-            likely = score >= threshold
-            found = torch.cat([box[None], some[likely]])
-            rank = torch.cat([score.new_ones(1), score[likely]])
-            for place in nms(found, rank, _APART).tolist():
-                columns.append((bag, label, found[place].tolist(), float(rank[place])))
-    image, label_, corners, score_ = zip(*columns, strict=True) if columns else ((), (), (), ())
-    return ScoredBoxes(
-        np.array(image, dtype=np.int64),
-        np.array(label_, dtype=np.int64),
-        np.array(corners, dtype=np.float64).reshape(-1, 4),
-        np.array(score_, dtype=np.float64),
-    )
 
 
 def _read_predictions(before: Localization, out: Path, folds: int) -> Predictions:

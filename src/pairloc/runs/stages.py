@@ -21,6 +21,7 @@ from pairloc.localization.calibration import calibrate
 from pairloc.localization.descent import Curve
 from pairloc.localization.engine import learn_source, localize_target
 from pairloc.localization.methods import METHODS
+from pairloc.localization.predictions import decide, instances
 from pairloc.localization.result import Localization
 from pairloc.platform import learning_device
 from pairloc.progress import track
@@ -148,13 +149,11 @@ def fine_tune(run: "Run", folder: Path) -> None:
         run.target, run.target_bags, before, boxes, start, own, folder, device=run.device,
         log=lambda line: run.log(f"  {line}"),
     )  # fmt: skip
-    found, moved = fine_tuning.decide(
-        before, predictions, own, run.settings.localization.boxes, run.learned.calibration
-    )
-    instances = fine_tuning.instances(before, predictions, moved, own.instance_threshold)
+    found, moved = decide(before, predictions, own, run.settings.localization.boxes, run.learned.calibration)
+    several = instances(before, predictions, moved, own.instance_threshold)
     write_result(folder, found)
-    write_boxes(folder / INSTANCES, run.target, instances)
-    run.log(f"  {len(found.boxes)} boxes, {len(instances)} instances")
+    write_boxes(folder / INSTANCES, run.target, several)
+    run.log(f"  {len(found.boxes)} boxes, {len(several)} instances")
 
 
 def write_result(folder: Path, found: Localization) -> None:

@@ -1,7 +1,7 @@
 """Unary and pair scores. Needs torch and numpy alone."""
 
 from pairloc.scores.cosine import CosineScores
-from pairloc.scores.mix import MixedPairs, mix_unary
+from pairloc.scores.mix import MixedPairs
 from pairloc.scores.pair_function import PairFunction
 from pairloc.scores.pairs import BACKENDS, PairScorer
 from pairloc.scores.relation import RelationScores
@@ -21,5 +21,4 @@ __all__ = [
     "PairScorer",
     "RelationScores",
     "UnaryScores",
-    "mix_unary",
 ]

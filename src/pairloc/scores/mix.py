@@ -1,6 +1,6 @@
-"""Transfer and class scores together (paper, "Knowledge Transfer"):
+"""Transfer and class pair scores together (paper, "Knowledge Transfer"):
 
-    psi^P_c <- (1 - lambda1) psi^P_c + lambda1 psi^P,    psi^U_c <- (1 - lambda2) psi^U_c + lambda2 psi^U.
+    psi^P_c <- (1 - lambda1) psi^P_c + lambda1 psi^P
 
 The two sides may use features of different networks.
 """
@@ -8,14 +8,6 @@ The two sides may use features of different networks.
 from torch import Tensor
 
 from pairloc.scores.pair_function import PairKernel
-
-
-def mix_unary(class_scores: Tensor, transfer_scores: Tensor, lambda2: float) -> Tensor:
-    """Unary scores of both sides mixed: (...), (...) -> (...)."""
-    _check("lambda2", lambda2)
-    if lambda2 in (0.0, 1.0):  # the other side may not even be trained yet
-        return transfer_scores if lambda2 else class_scores
-    return (1 - lambda2) * class_scores + lambda2 * transfer_scores
 
 
 class MixedPairs:
