@@ -1,4 +1,4 @@
-"""How fast data comes in: made-up annotations of COCO's size, 2,000 image headers, the time to `--help`.
+"""Benchmark reading of data: random annotations of COCO's size, 2,000 image headers, and the time to `--help`.
 
     .venv/bin/python benchmarks/data.py
 
@@ -22,7 +22,7 @@ TRAIN_IMAGES, TRAIN_BOXES, VAL_IMAGES, VAL_BOXES = 118_287, 860_001, 5_000, 36_7
 
 
 def annotations(images: int, boxes: int, first_id: int, generator: np.random.Generator) -> dict[str, object]:
-    """COCO-like content: 80 classes, boxes, and outlines of 10 to 60 numbers as in the real files."""
+    """Random COCO annotations: 80 classes, boxes, and outlines of 10 to 60 numbers as in the real files."""
     names = [*COCO17, *(f"class {i}" for i in range(63))]
     image_ids = generator.integers(first_id, first_id + images, boxes).tolist()
     labels = generator.integers(1, 81, boxes).tolist()
@@ -45,7 +45,7 @@ def annotations(images: int, boxes: int, first_id: int, generator: np.random.Gen
 
 
 def timed(*arguments: str) -> tuple[float, float]:
-    """Seconds and peak memory in GB of one call of pairloc in a process of its own."""
+    """Seconds and peak memory in GB of one call of pairloc in its own process."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-m", "pairloc", *arguments], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
@@ -53,9 +53,9 @@ def timed(*arguments: str) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a thousandth of everything: does it run?")
-    part = 1000 if parser.parse_args().tiny else 1
-    half = max(1000 // part, 8)
+    parser.add_argument("--tiny", action="store_true", help="run with a thousandth of the data, as a smoke test")
+    divisor = 1000 if parser.parse_args().tiny else 1
+    half = max(1000 // divisor, 8)
     rows: list[dict[str, object]] = []
 
     def measure(what: str, limit: str, *arguments: str) -> None:
@@ -80,12 +80,12 @@ def main() -> None:
         measure(f"doctor --deep, {2 * half:,} images", "", "doctor", f"{folder}/s", "--deep")
         generator = np.random.default_rng(0)
         for name, images, boxes, first in (
-            ("train", TRAIN_IMAGES // part, TRAIN_BOXES // part, 1),
-            ("val", VAL_IMAGES // part, VAL_BOXES // part, 900_000),
+            ("train", TRAIN_IMAGES // divisor, TRAIN_BOXES // divisor, 1),
+            ("val", VAL_IMAGES // divisor, VAL_BOXES // divisor, 900_000),
         ):
             (folder / f"{name}.json").write_text(json.dumps(annotations(images, boxes, first, generator)))
         size = (folder / "train.json").stat().st_size / 1e6
-        what = f"split coco17, {TRAIN_IMAGES // part} images, {TRAIN_BOXES // part} boxes, {size:.0f} MB"
+        what = f"split coco17, {TRAIN_IMAGES // divisor} images, {TRAIN_BOXES // divisor} boxes, {size:.0f} MB"
         files = [f"{folder}/train.json", f"{folder}/val.json"]
         measure(what, "60 s, 6 GB", "split", "coco17", "--annotations", *files, "--out", f"{folder}/o")
     for row in rows:

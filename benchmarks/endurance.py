@@ -1,9 +1,9 @@
-"""A run killed at random moments, again and again, must end with the files of a run that was left alone.
+"""Check that a run that is killed again and again ends with the same files as an undisturbed run.
 
     .venv/bin/python benchmarks/endurance.py [--kills 50] [--seed 0]
 
-Runs the tests' small configuration once undisturbed, then with SIGKILL at random moments until it is through, then goes
-on to the end, and compares every file that does not hold times. Prints a summary; exit status 1 if anything differs.
+Runs the small configuration of the tests once undisturbed, then with SIGKILL at random moments, resuming it until it
+finishes, and compares every file that does not contain times. Prints a summary; the exit status is 1 if a file differs.
 """
 
 import argparse
@@ -27,31 +27,33 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     moments, started, killed = random.Random(arguments.seed), 0, 0
+    differing: list[str] = []  # files of any run
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "tiny.toml").write_text(TINY)
         start = time.perf_counter()
         run(work, "whole").communicate()
-        whole = time.perf_counter() - start
-        whole_files = results(work / "whole")
+        undisturbed_seconds = time.perf_counter() - start
+        expected = results(work / "whole")
         runs = 0
         while killed < arguments.kills:
             out = f"killed-{runs}"
             process = run(work, out)
             started += 1
             try:
-                process.communicate(timeout=moments.uniform(1.5, whole))
+                process.communicate(timeout=moments.uniform(1.5, undisturbed_seconds))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
                 killed += 1
                 continue
-            differing = differences(results(work / out), whole_files)
-            print(f"run {runs}: through after {started} starts, {killed} kills so far, {differing or 'no differences'}")
+            found = differences(results(work / out), expected)
+            differing += found
+            print(f"run {runs}: finished after {started} starts, {killed} kills so far, {found or 'no differences'}")
             runs += 1
         run(work, f"killed-{runs}").communicate()
-        differing = differences(results(work / f"killed-{runs}"), whole_files)
-    print(f"{killed} kills, {started + 1} starts, {runs + 1} runs, {len(whole_files)} files each; last run: ", end="")
+        differing += differences(results(work / f"killed-{runs}"), expected)
+    print(f"{killed} kills, {started + 1} starts, {runs + 1} runs, {len(expected)} files each: ", end="")
     print(differing or "no differences")
     sys.exit(1 if differing else 0)
 

@@ -1,8 +1,8 @@
-"""The GPU's paths against their CPU twins, on a GPU: what CI, which has none, runs in Triton's interpreter.
+"""Compare every GPU code path with its CPU counterpart. CI has no GPU and runs the kernels in Triton's interpreter.
 
     PYTHONPATH=src python3 benchmarks/gpu_check.py
 
-Needs torch, triton and numpy alone. Prints the largest differences; exit status 1 where one is too large.
+Needs only torch, triton and numpy. Prints the largest differences; the exit status is 1 if one is too large.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pairloc.scores import PAIR_FUNCTIONS, PairScorer, RelationScores
 
 
 def trws_difference(labels: int) -> float:
-    """Bounds and energies of TRW-S on random ragged problems."""
+    """Largest difference in bounds and energies of TRW-S on random problems with different numbers of labels."""
     generator = torch.Generator().manual_seed(labels)
     edges = tuple(itertools.combinations(range(6), 2))[::2]
     unary = torch.randn(9, 6, labels, generator=generator)
@@ -35,49 +35,49 @@ def trws_difference(labels: int) -> float:
 
 
 def pair_difference(m: int, b: int, d: int, kind: str) -> float:
-    """Blocks and sums of pair scores, of their standard deviation."""
+    """Largest difference in blocks and sums of pair scores, relative to their standard deviation."""
     torch.manual_seed(m * b * d)
     relation = PAIR_FUNCTIONS[kind](d).eval()
     features = torch.randn(m, b, d)
     left, right = torch.randint(0, m, (7,)), torch.randint(0, m, (7,))
     picks = torch.randint(0, m, (min(m, 50),)), torch.randint(0, b, (min(m, 50),)), torch.randn(min(m, 50))
-    found = {}
+    results = {}
     for device in ("cpu", "cuda"):
         scorer = PairScorer(relation.to(device), features.to(device))
         block = scorer.block(left.to(device), right.to(device)).cpu()
         few = scorer.against(torch.arange(m, device=device), *(pick[:2].to(device) for pick in picks)).cpu()
         many = scorer.against(torch.arange(m, device=device), *(pick.to(device) for pick in picks)).cpu()
-        found[device] = (block, few, many)
-    scale = max(float(found["cpu"][0].std()) if found["cpu"][0].numel() > 1 else 1.0, 1e-3)
-    pairs = zip(found["cpu"], found["cuda"], strict=True)
+        results[device] = (block, few, many)
+    scale = max(float(results["cpu"][0].std()) if results["cpu"][0].numel() > 1 else 1.0, 1e-3)
+    pairs = zip(results["cpu"], results["cuda"], strict=True)
     return max(float((a - c).abs().max()) for a, c in pairs) / scale
 
 
 def solver_difference(solver: str, dtype: torch.dtype) -> float:
-    """Energies of any solver on planted problems."""
+    """Largest difference in the energies of a solver on planted problems."""
     generator = np.random.default_rng(0)
     problems = [planted_problem(6, 15, generator)[0] for _ in range(4)]
-    found = [solve_batch(problems, solver, device=device, dtype=dtype) for device in ("cpu", "cuda")]
-    return float(max(abs(a.energy - c.energy) for a, c in zip(*found, strict=True)))
+    solutions = [solve_batch(problems, solver, device=device, dtype=dtype) for device in ("cpu", "cuda")]
+    return float(max(abs(a.energy - c.energy) for a, c in zip(*solutions, strict=True)))
 
 
 def selections_differ() -> float:
-    """The share of bags for which re-localization chooses differently on the two machines."""
+    """Fraction of bags for which re-localization selects different proposals on CPU and GPU."""
     unary, features, _ = planted_bags(120, 40, np.random.default_rng(0))
     torch.manual_seed(0)
     relation = RelationScores(features.shape[2]).eval()
-    found = []
+    selections = []
     for device in ("cpu", "cuda"):
         scorer = PairScorer(relation.to(device), torch.from_numpy(features).float().to(device))
         scores = torch.from_numpy(unary).float().to(device)
-        found.append(ClassProblem(scores, scorer, alpha=20.0).solve(k=8).selection.cpu())
-    return float((found[0] != found[1]).double().mean())
+        selections.append(ClassProblem(scores, scorer, alpha=20.0).solve(k=8).selection.cpu())
+    return float((selections[0] != selections[1]).double().mean())
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     if not torch.cuda.is_available():
-        sys.exit("there is no GPU here")
+        sys.exit("this machine has no GPU")
     checks = [(f"TRW-S, {labels} labels", trws_difference(labels), 1e-4) for labels in (1, 7, 100, 300)]
     for solver in SOLVERS:
         for dtype in (torch.float32, torch.float64):

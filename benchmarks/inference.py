@@ -1,8 +1,8 @@
-"""The labelling engine: speed against its limits, and every solver against the optimum.
+"""Benchmark inference: speed of TRW-S and ICM, and every solver against the optimum.
 
-    .venv/bin/python benchmarks/inference.py [--figure docs/inference.png]
+    .venv/bin/python benchmarks/inference.py [--figure docs/figures/inference.png]
 
-Needs torch and numpy alone (the figure: matplotlib). Prints tables and the same as JSON. With a GPU its figures too.
+Needs only torch and numpy (and matplotlib for the figure). Prints tables and the same as JSON; a GPU is measured too.
 """
 
 import argparse
@@ -27,14 +27,21 @@ from pairloc.inference.trws import trws
 
 T = TypeVar("T")
 CPP_SECONDS = 0.047  # Kolmogorov's C++, one core, double precision: 100 iterations of K=8, B=100
-SIZES = ((4, 20, 0.8), (8, 20, 0.8), (8, 100, 0.6), (8, 100, 0.8), (16, 50, 0.8), (8, 100, 1.2))  # of planted problems
-COPY_RATE = 4.15e12  # bytes/s, an H200 copying in its own memory
+SIZES = (
+    (4, 20, 0.8),
+    (8, 20, 0.8),
+    (8, 100, 0.6),
+    (8, 100, 0.8),
+    (16, 50, 0.8),
+    (8, 100, 1.2),
+)  # planted problems: nodes, labels, spread
+COPY_RATE = 4.15e12  # bytes/s, an H200 copying within its memory
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", type=Path, help="draw energy against time into this file")
-    parser.add_argument("--tiny", action="store_true", help="the smallest sizes alone: does it run?")
+    parser.add_argument("--figure", type=Path, help="plot energy against time into this file")
+    parser.add_argument("--tiny", action="store_true", help="run only the smallest sizes, as a smoke test")
     arguments = parser.parse_args()
     if arguments.tiny:
         print(json.dumps({"epochs": epochs(20, 10), "solvers": solvers(SIZES[:1])}).replace("Infinity", "null"))
@@ -49,8 +56,8 @@ def main() -> None:
         draw(arguments.figure)
 
 
-def made_up(problems: int, nodes: int, labels: int, device: str, dtype: torch.dtype = torch.float32) -> Batch:
-    """Random potentials on complete graphs: what they are does not change how long a pass takes."""
+def random_batch(problems: int, nodes: int, labels: int, device: str, dtype: torch.dtype = torch.float32) -> Batch:
+    """Random potentials on complete graphs; the time of an iteration does not depend on their values."""
     generator = torch.Generator(device).manual_seed(0)
     edges = tuple(itertools.combinations(range(nodes), 2))
     options = {"generator": generator, "device": device, "dtype": dtype}
@@ -62,8 +69,8 @@ def made_up(problems: int, nodes: int, labels: int, device: str, dtype: torch.dt
 
 
 def cpu_speed() -> dict[str, float]:
-    """64 problems of K=8, B=100, 100 iterations."""
-    batch = made_up(64, 8, 100, "cpu")
+    """Time and accuracy of TRW-S on the CPU: 64 problems of K=8, B=100, 100 iterations."""
+    batch = random_batch(64, 8, 100, "cpu")
     options = Options(100, 0.0, torch.Generator())
     seconds = min(timed(lambda: trws(batch, options))[0] for _ in range(3))
     single, double = trws(batch.part(slice(0, 4)), options), trws(batch.part(slice(0, 4)).double(), options)
@@ -80,13 +87,13 @@ def cpu_speed() -> dict[str, float]:
 
 
 def gpu_speed() -> dict[str, object]:
-    """512 problems of K=8, B=300, 100 iterations; and the kernel against its plain twin."""
+    """Time and accuracy of TRW-S on the GPU: 512 problems of K=8, B=300, 100 iterations; errors against the CPU."""
     device = torch.cuda.get_device_name()
-    batch = made_up(512, 8, 300, "cuda")
+    batch = random_batch(512, 8, 300, "cuda")
     options = Options(100, 0.0, torch.Generator())
-    trws(batch, Options(2, 0.0, torch.Generator()))  # compiles
+    trws(batch, Options(2, 0.0, torch.Generator()))  # compiles the kernel
     seconds = min(timed(lambda: trws(batch, options))[0] for _ in range(3))
-    least_bytes = 2 * 100 * batch.pairwise.numel() * 4
+    min_bytes = 2 * 100 * batch.pairwise.numel() * 4
     small = batch.part(slice(0, 8))
     fast, plain = trws(small, options), trws(Batch(small.unary.cpu(), small.edges, small.pairwise.cpu()), options)
     double = trws(Batch(small.unary.cpu(), small.edges, small.pairwise.cpu()).double(), options)
@@ -94,8 +101,8 @@ def gpu_speed() -> dict[str, object]:
         "device": device,
         "seconds": seconds,
         "limit": 1.0,
-        "GB/s": least_bytes / seconds / 1e9,
-        "of the copy rate": least_bytes / seconds / COPY_RATE,
+        "GB/s": min_bytes / seconds / 1e9,
+        "of the copy rate": min_bytes / seconds / COPY_RATE,
         "bound error": float((fast.lower_bound.cpu() - double.lower_bound).abs().max()),
         "energy error to the CPU": float((fast.energy.cpu() - plain.energy).abs().max()),
         "peak GB": torch.cuda.max_memory_allocated() / 1e9,
@@ -109,7 +116,7 @@ def gpu_speed() -> dict[str, object]:
 
 
 class Similarity:
-    """Pair scores from features (M, B, d), computed when asked."""
+    """Pair scores from features (M, B, d), computed on demand."""
 
     def __init__(self, features: Tensor) -> None:
         self.features = features
@@ -126,25 +133,27 @@ class Similarity:
 
 
 def epochs(bags: int, proposals: int) -> list[dict[str, object]]:
-    """ICM over the bags of a class from a random start: an epoch costs the bags that change."""
+    """Run ICM over the bags of a class from a random start; the bags that change determine the cost of an epoch."""
     unary, features, _ = planted_bags(bags, proposals, np.random.default_rng(0))
     scores = Similarity(torch.from_numpy(features).float())
     history = ClassProblem(torch.from_numpy(unary).float(), scores, alpha=4.0).solve("random", epochs=20).history
     rows: list[dict[str, object]] = []
-    before = 0.0
+    previous = 0.0
     print(f"\nICM, {bags} bags of {proposals} proposals, from a random start:")
     print(f"  {'epoch':>5} {'changed bags':>12} {'pair scores':>14} {'seconds':>8} {'energy':>12}")
     for step in history:
-        seconds, before = step.seconds - before, step.seconds
+        seconds, previous = step.seconds - previous, step.seconds
         rows.append(asdict(step) | {"seconds": seconds})
         print(f"  {step.epoch:>5} {step.changed:>12} {step.pair_scores:>14,} {seconds:>8.3f} {step.energy:>12.2f}")
     return rows
 
 
 def solvers(sizes: Sequence[tuple[int, int, float]]) -> list[dict[str, object]]:
-    """Every solver on planted problems of several sizes: mean energy above the optimum, bound below it, seconds."""
+    """Run every solver on planted problems of several sizes: mean gaps of energy and bound to the optimum, and time."""
     rows: list[dict[str, object]] = []
-    print("\nsolver x size, 10 planted problems each, against the best labelling 'exact' found (*: certified for all):")
+    print(
+        "\nevery solver on 10 planted problems of each size, against the solution of 'exact' (*: certified for all 10):"
+    )
     print(
         f"  {'nodes x labels, spread':24} {'solver':12} {'energy gap':>11} {'bound gap':>10} {'certified':>9} {'ms':>9}"
     )
@@ -153,8 +162,8 @@ def solvers(sizes: Sequence[tuple[int, int, float]]) -> list[dict[str, object]]:
         problems = [planted_problem(nodes, labels, generator, spread=spread)[0] for _ in range(10)]
         optima = [solve(problem, "exact", iterations=500) for problem in problems]
         for solver in SOLVERS:
-            seconds, found = timed(partial(each, problems, solver))
-            row = summary(found, optima) | {"ms": 100 * seconds}
+            seconds, solutions = timed(partial(solve_each, problems, solver))
+            row = summary(solutions, optima) | {"ms": 100 * seconds}
             rows.append({"nodes": nodes, "labels": labels, "spread": spread, "solver": solver} | row)
             case = f"{nodes} x {labels}, {spread}{'*' * (row['optima certified'] == 10)}"
             numbers = f"{row['energy gap']:>11.4f} {row['bound gap']:>10.4f} {row['certified']:>9} {row['ms']:>9.2f}"
@@ -164,23 +173,23 @@ def solvers(sizes: Sequence[tuple[int, int, float]]) -> list[dict[str, object]]:
     return rows
 
 
-def each(problems: list[Problem], solver: str) -> list[Solution]:
-    """The solutions of problems, one by one."""
+def solve_each(problems: list[Problem], solver: str) -> list[Solution]:
+    """Solve the problems one by one."""
     return [solve(problem, solver) for problem in problems]
 
 
-def summary(found: list[Solution], optima: list[Solution]) -> dict[str, float]:
-    """Means over problems."""
+def summary(solutions: list[Solution], optima: list[Solution]) -> dict[str, float]:
+    """Mean gaps and numbers of certified solutions."""
     return {
-        "energy gap": statistics.fmean(f.energy - o.energy for f, o in zip(found, optima, strict=True)),
-        "bound gap": statistics.fmean(o.energy - f.lower_bound for f, o in zip(found, optima, strict=True)),
-        "certified": sum(f.certified for f in found),
+        "energy gap": statistics.fmean(f.energy - o.energy for f, o in zip(solutions, optima, strict=True)),
+        "bound gap": statistics.fmean(o.energy - f.lower_bound for f, o in zip(solutions, optima, strict=True)),
+        "certified": sum(f.certified for f in solutions),
         "optima certified": sum(o.certified for o in optima),
     }
 
 
 def timed(call: Callable[[], T]) -> tuple[float, T]:
-    """Seconds of a call, and its result."""
+    """Call a function; return the seconds it took and its result."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -191,14 +200,14 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
 
 
 def draw(file: Path) -> None:
-    """Energy and bound against time on a problem that is not easy, on two scales."""
+    """Plot energy and bound against time on a hard problem, on two scales."""
     import matplotlib.pyplot as plt
 
     problem: Problem = planted_problem(8, 100, np.random.default_rng(11), spread=1.2)[0]
     optimum = solve(problem, "exact", iterations=3000)
     figure, (wide, close) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
     for solver in ("trws", "bp", "mean-field", "block-icm", "icm", "unary"):
-        solve(problem, solver, iterations=2)  # warms up
+        solve(problem, solver, iterations=2)  # warm-up
         seconds, solution = timed(partial(solve, problem, solver, iterations=200, tolerance=0))
         times = 1000 * seconds * np.arange(1, len(solution.history) + 1) / len(solution.history)
         for axes in (wide, close):
@@ -210,7 +219,7 @@ def draw(file: Path) -> None:
         axes.axhline(optimum.energy, color="black", linewidth=0.8, label=label)
         axes.set(xscale="log", xlabel="milliseconds")
         axes.spines[["top", "right"]].set_visible(False)
-    wide.set(ylabel="energy", title="8 bags of 100 proposals, a planted object that varies much")
+    wide.set(ylabel="energy", title="8 bags of 100 proposals, a planted object with a large spread")
     close.set(ylim=(optimum.energy - 3, optimum.energy + 6), title="the same, near the optimum")
     wide.legend(fontsize=8, ncols=2)
     figure.savefig(file, dpi=120)

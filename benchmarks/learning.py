@@ -1,8 +1,8 @@
-"""Re-training at ILSVRC's shape: bag visits a second, with the bags already on the device.
+"""Benchmark re-training at the size of ILSVRC: bag visits per second, with the bags already on the device.
 
     PYTHONPATH=src python3 benchmarks/learning.py [--device cuda] [--bags 65000] [--proposals 300] [--d 1536]
 
-100 classes, 10 sampled proposals a bag, class scores of pairs and of single proposals. Prints a table and JSON.
+100 classes, 10 sampled proposals per bag, unary and pair class scores. Prints a table and JSON.
 """
 
 import argparse
@@ -29,20 +29,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     arguments = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    target = made_up(arguments.bags, arguments.proposals, arguments.d, arguments.device)
+    target = random_target(arguments.bags, arguments.proposals, arguments.d, arguments.device)
     selection = tuple(torch.zeros(len(bags), dtype=torch.int64) for bags in target.positives)
     rows = []
     for pairs in arguments.pairs:
         for kind in ("full", "unary"):
-            warm, settings = (sampled(pairs, steps) for steps in (5, arguments.steps))
+            warm_up, settings = (sampled_settings(pairs, steps) for steps in (5, arguments.steps))
             energy = settings.energy if kind == "full" else settings.energy.without_pairs()
-            retrain(target, selection, warm, energy)
+            retrain(target, selection, warm_up, energy)
             start = time.perf_counter()
             _, curve = retrain(target, selection, settings, energy)
             if arguments.device == "cuda":
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
-            visits = 2 * pairs * curve[-1]["step"] / seconds  # it may stop early
+            visits = 2 * pairs * curve[-1]["step"] / seconds  # early stopping may end it before `steps`
             rows.append({"method": kind, "pairs a step": pairs, "bag visits/s": visits, "seconds": seconds})
             print(f"{kind:6} {pairs:6} pairs of bags a step: {visits:12,.0f} bag visits/s", flush=True)
     if arguments.device == "cuda":
@@ -50,8 +50,8 @@ def main() -> None:
     print(json.dumps(rows))
 
 
-def sampled(pairs: int, steps: int) -> LocalizationSettings:
-    """Descent on the paper's relation network and on sampled unary scores; nothing is held out."""
+def sampled_settings(pairs: int, steps: int) -> LocalizationSettings:
+    """Settings: the paper's relation network, unary scores by gradient descent, and no held-out bags."""
     return LocalizationSettings.model_validate(
         {
             "energy": {"lambda1": 0.5, "lambda2": 0.5},
@@ -62,8 +62,8 @@ def sampled(pairs: int, steps: int) -> LocalizationSettings:
     )
 
 
-def made_up(count: int, size: int, d: int, device: str) -> Target:
-    """Bags of noise, tagged in turn."""
+def random_target(count: int, size: int, d: int, device: str) -> Target:
+    """A target of random features; bag i has the tag i % CLASSES."""
     dtype = torch.float16 if device == "cuda" else torch.float32
     features = torch.empty(count, size, d, device=device, dtype=dtype)
     for rows in torch.split(torch.arange(count), 1000):

@@ -1,9 +1,9 @@
-"""Pair scores a second: all variants in one run beside the concatenation that everyone writes, with their errors.
+"""Benchmark pair scores: speed and error of every variant, and of the naive one that concatenates features.
 
     .venv/bin/python benchmarks/scores.py                     (CPU)
-    PYTHONPATH=src python3 benchmarks/scores.py               (GPU; needs torch, triton and numpy alone)
+    PYTHONPATH=src python3 benchmarks/scores.py               (GPU; needs only torch, triton and numpy)
 
-Prints a table and the same as JSON. A pair score is ordered: s(e, e') and s(e', e) are two.
+Prints a table and the same as JSON. Pair scores are ordered: s(e, e') and s(e', e) count as two.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from torch import Tensor
 from pairloc.scores import PairScorer, RelationScores
 from pairloc.scores.eager import Eager
 
-LIMIT = 132 * 16 * 1.98e9 / 2  # H200: special functions a second, two a pair and dimension
+LIMIT = 132 * 16 * 1.98e9 / 2  # H200: special functions per second, of which a pair needs two per dimension
 Row = dict[str, object]
 
 
 def naive(relation: RelationScores, features: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Concatenate the features of every pair and multiply: both directions, (n, B, B), one bag pair at a time."""
+    """Score every pair by concatenating its features: the sum of both orders (n, B, B), one pair of bags at a time."""
     blocks = []
     for i, j in zip(left.tolist(), right.tolist(), strict=True):
         e, f = features[i], features[j]
@@ -38,7 +38,7 @@ def naive(relation: RelationScores, features: Tensor, left: Tensor, right: Tenso
 
 
 def seconds(call: Callable[[], object], device: str, repeat: int = 5) -> float:
-    """The median time of a call, after one to warm up."""
+    """Median time of a call in seconds, after one warm-up call."""
     times = []
     for _ in range(repeat + 1):
         start = time.perf_counter()
@@ -51,7 +51,7 @@ def seconds(call: Callable[[], object], device: str, repeat: int = 5) -> float:
 
 @torch.no_grad()
 def measure(device: str, d: int, b: int, bags: int, blocks: int, backends: list[str]) -> list[Row]:
-    """All variants on one shape."""
+    """Measure all variants on one shape."""
     torch.manual_seed(0)
     relation = RelationScores(d).to(device).eval()
     features = torch.randn(bags, b, d, device=device)
@@ -67,8 +67,8 @@ def measure(device: str, d: int, b: int, bags: int, blocks: int, backends: list[
         if device == "cuda":
             row["of the limit"] = rate * 1e6 / (LIMIT / d)
         rows.append(row)
-        share = f"{100 * rate * 1e6 / (LIMIT / d):6.1f}%" if device == "cuda" else ""
-        print(f"{device:5} {d:5} {b:4} {variant:24} {rate:10.2f} {error:10.1e} {share}", flush=True)
+        of_limit = f"{100 * rate * 1e6 / (LIMIT / d):6.1f}%" if device == "cuda" else ""
+        print(f"{device:5} {d:5} {b:4} {variant:24} {rate:10.2f} {error:10.1e} {of_limit}", flush=True)
 
     for name, tf32 in (("concatenate, fp32", False), *((("concatenate, tf32", True),) if device == "cuda" else ())):
         torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -83,7 +83,7 @@ def measure(device: str, d: int, b: int, bags: int, blocks: int, backends: list[
 
 
 def measure_against(scorer: PairScorer, bags: int, b: int, d: int) -> list[Row]:
-    """All proposals of all bags against a whole selection (the first sums of ICM), and against one change of it."""
+    """Measure all proposals of all bags against a whole selection (ICM's initial sums) and against one change of it."""
     rows: list[Row] = []
     everything = torch.arange(bags, device="cuda")
     for m, what in ((bags, "a selection"), (2, "one change")):
@@ -91,23 +91,25 @@ def measure_against(scorer: PairScorer, bags: int, b: int, d: int) -> list[Row]:
         chosen, weights = torch.zeros_like(chosen_bags), torch.ones(m, device="cuda")
         time_ = seconds(lambda c=chosen_bags, p=chosen, w=weights: scorer.against(everything, c, p, w), "cuda", 20)  # type: ignore[misc]
         rate = 2 * bags * b * m / time_ / 1e6
-        share = rate * 1e6 / (LIMIT / d)
+        of_limit = rate * 1e6 / (LIMIT / d)
         rows.append({"device": "cuda", "d": d, "B": b, "variant": f"against {what}", "million pairs/s": rate})
-        print(f"cuda  {d:5} {b:4} {f'triton, against {what}':24} {rate:10.2f} {'':10} {100 * share:6.1f}%", flush=True)
+        print(
+            f"cuda  {d:5} {b:4} {f'triton, against {what}':24} {rate:10.2f} {'':10} {100 * of_limit:6.1f}%", flush=True
+        )
     return rows
 
 
 def double(relation: RelationScores) -> RelationScores:
-    """The same network in double precision."""
-    twin = RelationScores(relation.score.in_features).double().to(relation.score.weight.device).eval()
-    twin.load_state_dict(relation.state_dict())
-    return twin
+    """Copy the network in double precision."""
+    copy = RelationScores(relation.score.in_features).double().to(relation.score.weight.device).eval()
+    copy.load_state_dict(relation.state_dict())
+    return copy
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="the smallest sizes alone, on the CPU: does it run?")
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (it takes a minute)")
+    parser.add_argument("--tiny", action="store_true", help="run only the smallest sizes on the CPU, as a smoke test")
+    parser.add_argument("--no-compile", action="store_true", help="skip torch.compile, which takes a minute")
     arguments = parser.parse_args()
     compiled = [] if arguments.no_compile or arguments.tiny else ["compiled"]
     print(f"{'':5} {'d':>5} {'B':>4} {'variant':24} {'M pairs/s':>10} {'error/std':>10}  of the limit")

@@ -1,4 +1,4 @@
-"""Class features from another network in a few lines: any timm model on warped crops.
+"""Use class features of another network: any timm model on warped crops.
 
 .venv/bin/python examples/own_features.py PROPOSER DATA IMAGES STORE [MODEL]
 """

@@ -1,8 +1,9 @@
-"""From an annotated data set and tagged images to boxes, in a notebook's few lines.
+"""Learn from an annotated data set and find boxes in tagged images, as in a notebook.
 
     .venv/bin/python examples/quickstart.py
 
-Draws small scenes first, so that it runs as it is (about two minutes on two CPU cores); replace the paths by your own.
+It generates small scenes first, so that it runs as it is (about two minutes on two CPU cores). Replace their paths with
+your own.
 """
 
 import tempfile
@@ -20,7 +21,7 @@ with tempfile.TemporaryDirectory() as name:
     images = [tagged.path(index) for index in range(len(tagged))]
     tags = [tagged.names(index) for index in range(len(tagged))]
 
-    small = demo_settings(fast=True)  # settings for small drawn scenes; leave them out for images from a camera
+    small = demo_settings(fast=True)  # settings for small generated scenes; omit them for real images
     localizer = Localizer(
         proposer=small.proposer, extract=small.extract, transfer=small.transfer, localization=small.localization
     )
@@ -29,7 +30,9 @@ with tempfile.TemporaryDirectory() as name:
 
     for image in list(found)[:5]:
         for box in image.boxes:
-            print(Path(image.file).name, box.tag, [round(side) for side in box.box], f"{box.confidence:.2f}")
+            print(
+                Path(image.file).name, box.tag, [round(coordinate) for coordinate in box.box], f"{box.confidence:.2f}"
+            )
     for row, score in zip(*found.alternatives(0, tags[0][0], 3), strict=True):
-        print("could also be", row.round().tolist(), f"{score:.2f}")
+        print("alternative", row.round().tolist(), f"{score:.2f}")
     print(f"CorLoc@0.5 {100 * evaluate(found, folder / 'target_truth.json').mean:.1f}")

@@ -1,7 +1,7 @@
-"""What must be asked for before anything is imported.
+"""Environment variables that must be set before anything is imported, and fixtures shared by all tests.
 
-CI has no GPU: Triton kernels run in Triton's interpreter. Tests run side by side: threads of their own would only wait
-for each other. A small proposer and small scenes are made once for all tests.
+CI has no GPU, so Triton kernels run in Triton's interpreter. Tests run in parallel, so each process uses one thread. A
+small proposer and small scenes are created once for all tests.
 """
 
 import os

@@ -108,7 +108,7 @@ warm_up = 1
 
 
 def image_file(path: Path, size: tuple[int, int] = (40, 30), *, orientation: int | None = None) -> Path:
-    """An image on disk."""
+    """Write an image to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Pil.new("RGB", size, (200, 30, 30))
     if orientation is None:
@@ -134,14 +134,14 @@ def sample() -> tuple[Dataset, ScoredBoxes]:
 
 
 def write_images(folder: Path, dataset: Dataset) -> Path:
-    """The images of a data set, on disk."""
+    """Write the images of a data set to disk."""
     for image in dataset.images:
         image_file(folder / image.file, image.size or (8, 8))
     return folder
 
 
 def coco(**changes: object) -> Json:
-    """A small valid COCO file's content; a key replaces that part."""
+    """Return the content of a small valid COCO file; keyword arguments replace keys."""
     return {
         "images": [
             {"id": 1, "file_name": "a.png", "width": 40, "height": 30},
@@ -156,26 +156,26 @@ def coco(**changes: object) -> Json:
 
 
 def write_json(path: Path, content: object) -> Path:
-    """A JSON file as another program would write it."""
+    """Write a JSON file as another program would."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
     return path
 
 
 def voc_xml(name: str, *objects: tuple[str, int, int, int, int], size: tuple[int, int] = (40, 30)) -> str:
-    """An annotation as VOC and ILSVRC have it."""
-    things = "".join(
+    """Return an annotation in the XML format of VOC and ILSVRC."""
+    objects_xml = "".join(
         f"<object><name>{label}</name><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax>"
         "</bndbox></object>"
         for label, x1, y1, x2, y2 in objects
     )
     width, height = size
-    sides = f"<size><width>{width}</width><height>{height}</height></size>"
-    return f"<annotation><filename>{name}</filename>{sides}{things}</annotation>"
+    size_xml = f"<size><width>{width}</width><height>{height}</height></size>"
+    return f"<annotation><filename>{name}</filename>{size_xml}{objects_xml}</annotation>"
 
 
 def write_ilsvrc(root: Path) -> Path:
-    """A toy ILSVRC DET folder of two validation and two training images."""
+    """Write a toy ILSVRC DET folder with two validation and two training images."""
     for name, synset in (
         ("val/ILSVRC2013_val_00000001", "n01"),
         ("val/ILSVRC2013_val_00000002", "n02"),
@@ -196,7 +196,10 @@ def write_ilsvrc(root: Path) -> Path:
 def planted_store(
     path: Path, *, classes: int = 3, bags: int = 30, proposals: int = 6, d: int = 12, seed: int = 0, noise: float = 0.3
 ) -> tuple[BagStore, np.ndarray]:
-    """A store whose bags show one class each, at a known proposal (N,); features are a direction a class, and noise."""
+    """Write a store whose bags show one class each; return it with the index (N,) of the proposal that shows it.
+
+    The feature of a proposal is the direction of its class, plus noise.
+    """
     random = np.random.default_rng(seed)
     directions = np.linalg.qr(random.normal(size=(d, d)))[0] * 3
     names = tuple(f"class {c}" for c in range(classes))
@@ -205,51 +208,52 @@ def planted_store(
     dataset = Dataset(images, names, tuple((int(c),) for c in label))
     shown = random.integers(0, proposals, bags)
     with StoreWriter(path, dataset, {}, shard=7) as writer:
-        everything = []
+        all_bags = []
         for i in range(bags):
             corner = random.uniform(0, 60, (proposals, 2))
             boxes = np.concatenate([corner, corner + random.uniform(10, 40, (proposals, 2))], axis=1)
             features = random.normal(0, noise, (proposals, d)) + directions[random.integers(classes, d, proposals)]
             features[shown[i]] = directions[label[i]] + random.normal(0, noise, d)
             half = features.astype(np.float16)
-            everything.append(
+            all_bags.append(
                 Bag(boxes.astype(np.float32), random.normal(size=proposals).astype(np.float32), half, half, (100, 100))
             )
         for number in writer.missing():
             first, last = writer.ranges[number]
-            writer.write(number, everything[first:last])
+            writer.write(number, all_bags[first:last])
         writer.finish()
     return BagStore(path), shown
 
 
 def plain(kind: Literal["transfer", "class", "both"]) -> FeatureSettings:
-    """Features as they are: no reduction, no geometry."""
+    """Return settings that use the features unchanged: no reduction, no geometry."""
     return FeatureSettings(kind=kind, dimensions=0, geometry=False)
 
 
 def planted_target(path: Path, **options: float) -> tuple[Target, np.ndarray]:
-    """The same as learning sees it, with features as they are."""
+    """Return a planted store as a Target, with unchanged features."""
     store, shown = planted_store(path, **options)  # type: ignore[arg-type]
     return Target.of(Bags(store, plain("transfer")), partial(Bags, store, plain("class")), store.dataset), shown
 
 
 def planted_truth(store: BagStore, shown: np.ndarray) -> tuple[Dataset, GroundTruth]:
-    """The annotations of a planted store: the boxes of the proposals at `shown` (N,)."""
-    boxes = np.stack([store.bag(index).boxes[place] for index, place in enumerate(shown.tolist())]).astype(np.float64)
+    """Return the annotations of a planted store: the boxes of the proposals `shown` (N,)."""
+    proposals = enumerate(shown.tolist())
+    boxes = np.stack([store.bag(index).boxes[proposal] for index, proposal in proposals]).astype(np.float64)
     label = np.array([tags[0] for tags in store.dataset.tags])
     none = np.zeros(len(store), dtype=np.bool_)
     return store.dataset, GroundTruth(np.arange(len(store)), label, boxes, none)
 
 
 def planted_scores(target: Target, shown: np.ndarray, settings: TransferSettings | None = None) -> TransferScores:
-    """Transfer scores learned from what was planted; sampled unary scores and a relation network unless told."""
+    """Learn transfer scores from the planted objects; by default sampled unary scores and a relation network."""
     labels = torch.full((target.bags.count, target.bags.size), -1)
     labels[torch.arange(len(shown)), torch.from_numpy(shown)] = torch.arange(len(shown)) % len(target.classes)
     return learn_transfer(target.bags, Labels.of(labels), settings or plain_transfer())[0]
 
 
 def plain_transfer(steps: int = 60, pairs: str = "relation", **changes: object) -> TransferSettings:
-    """Transfer settings for planted bags: features as they are, sampled unary scores; changes are of `training`."""
+    """Return transfer settings for planted bags; `changes` are keys of `training`."""
     return TransferSettings.model_validate(
         {
             "foreground_iou": 0.5,
@@ -262,9 +266,9 @@ def plain_transfer(steps: int = 60, pairs: str = "relation", **changes: object) 
 
 
 def plain_settings(**changes: object) -> LocalizationSettings:
-    """Settings of the whole loop for planted bags: the paper's method, and nothing beside it.
+    """Return settings for planted bags: the method of the paper without any additions.
 
-    A change replaces a key, or merges into a group where it is a table: `plain_settings(energy={"alpha": 2.0})`.
+    A change replaces a value or updates a group: `plain_settings(energy={"alpha": 2.0})`.
     """
     base: dict[str, dict[str, object]] = {
         "energy": {"lambda1": 0.5, "max_compared_bags": 0},
@@ -281,7 +285,7 @@ def plain_settings(**changes: object) -> LocalizationSettings:
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """Every file whose content is decided by settings and seed; others hold times."""
+    """Read every file of a run that is determined by settings and seed; other files contain times."""
     names = ("boxes.json", "transfer.safetensors", "proposer.safetensors", "state.safetensors", "calibration.json")
     found = {f.relative_to(folder).as_posix(): f for name in names for f in folder.rglob(name)}
     found |= {f.relative_to(folder).as_posix(): f for f in folder.rglob("*.npy")}
@@ -303,18 +307,18 @@ def recipe(
     settings: LocalizationSettings,
     checkpoint: Path | None = None,
 ) -> Outcome:
-    """What a method of the table makes of a target; MI-SVM with settings of its own on the same features."""
+    """Run a method on a target; MI-SVM gets its own settings with the same features."""
     learned = transfer if isinstance(transfer, Learned) else Learned(transfer)
     session = Session(target, learned, Serial(), silent, checkpoint)
     if method != "mi-svm":
         return METHODS[method].recipe(session, settings)
-    own = MiSvmSettings(
+    svm_settings = MiSvmSettings(
         rounds=settings.rounds, folds=settings.folds, features=settings.features, max_area=settings.unary.max_area
     )
-    return METHODS[method].recipe(session, own)
+    return METHODS[method].recipe(session, svm_settings)
 
 
-def found_share(target: Target, shown: np.ndarray, selection: Selection) -> float:
-    """The part of all tags whose planted proposal was selected."""
-    hits = [torch.from_numpy(shown)[bags] == own for bags, own in zip(target.positives, selection, strict=True)]
+def found_fraction(target: Target, shown: np.ndarray, selection: Selection) -> float:
+    """Return the fraction of tags whose planted proposal was selected."""
+    hits = [torch.from_numpy(shown)[bags] == chosen for bags, chosen in zip(target.positives, selection, strict=True)]
     return float(torch.cat(hits).double().mean())

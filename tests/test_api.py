@@ -1,4 +1,4 @@
-"""Localizer: the same engine, the same boxes and the same confidence as the command line."""
+"""Localizer gives the same boxes and the same confidence as the command line."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tiny.toml").write_text(TINY_RUN)
     settings = read_config(folder / "tiny.toml", ['methods=["full"]', "localization.energy.alpha=2.5"])
     Run(folder / "run", settings, log=lambda line: None).run()
-    CURVE.save(folder / "run" / "calibration")  # so few images leave the default
+    CURVE.save(folder / "run" / "calibration")  # so few images would give the default
     return folder / "run"
 
 
@@ -54,7 +54,7 @@ def found(run: Path, images: Images) -> Localization:
 
 
 def rows(content: dict[str, Any], *, names: bool = True) -> list[tuple[object, ...]]:
-    """The annotations of a COCO file without its numbers for images and classes: image, tag, box, score."""
+    """The annotations of a COCO file with names instead of ids: image, tag, box, score."""
     file = {entry["id"]: Path(entry["file_name"]).name for entry in content["images"]}
     tag = {entry["id"]: entry["name"] for entry in content["categories"]}
     return [
@@ -65,7 +65,7 @@ def rows(content: dict[str, Any], *, names: bool = True) -> list[tuple[object, .
 
 @pytest.fixture(scope="module")
 def boxes_file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pairloc localize` makes of the same images with the same weights."""
+    """The result of `pairloc localize` on the same images with the same weights."""
     scenes, out = run / "data" / "scenes", tmp_path_factory.mktemp("cli") / "out"
     command = ("localize", scenes / "images", "--tags", scenes / "target_tags.csv", "--out", out, "--weights", run)
     status, text = call(*command)
@@ -74,17 +74,19 @@ def boxes_file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_line_finds_the_same_boxes_with_the_same_confidence(found: Localization, boxes_file: Path) -> None:
-    theirs = json.loads(boxes_file.read_text())
-    ours = json.loads(json.dumps(found.to_coco()))
-    assert rows(ours) == rows(theirs)
-    scores = [row[3] for row in rows(ours)]
+    from_cli = json.loads(boxes_file.read_text())
+    from_api = json.loads(json.dumps(found.to_coco()))
+    assert rows(from_api) == rows(from_cli)
+    scores = [row[3] for row in rows(from_api)]
     assert len(set(scores)) > 3
     assert all(isinstance(score, float) and 0 < score < 1 for score in scores)
-    sizes = [{Path(e["file_name"]).name: (e["width"], e["height"]) for e in part["images"]} for part in (ours, theirs)]
+    sizes = [
+        {Path(e["file_name"]).name: (e["width"], e["height"]) for e in part["images"]} for part in (from_api, from_cli)
+    ]
     assert sizes[0] == sizes[1]
 
 
-def test_the_confidence_is_that_of_the_weights_own_curve(found: Localization) -> None:
+def test_the_confidence_uses_the_calibration_stored_with_the_weights(found: Localization) -> None:
     signs = zip(found.agreement, found.state.gaps, strict=True)
     expected = np.concatenate([confidence(CURVE, agreement, gaps).numpy() for agreement, gaps in signs])
     np.testing.assert_array_equal(found.boxes.score, expected.round(4))
@@ -92,15 +94,15 @@ def test_the_confidence_is_that_of_the_weights_own_curve(found: Localization) ->
 
 def test_evaluate_is_the_corloc_of_the_command_line(run: Path, found: Localization, boxes_file: Path) -> None:
     truth = run / "data" / "scenes" / "target_truth.json"
-    theirs = json.loads(call("evaluate", boxes_file, "--truth", truth, "--iou", 0.2, "--json").text)["corloc"]["0.2"]
-    mine = evaluate(found, truth, iou=0.2)
-    assert 0 < mine.mean < 1
-    assert mine.mean == pytest.approx(theirs["mean"])
-    assert evaluate(found, read_annotated(truth), iou=0.2) == mine
+    from_cli = json.loads(call("evaluate", boxes_file, "--truth", truth, "--iou", 0.2, "--json").text)["corloc"]["0.2"]
+    result = evaluate(found, truth, iou=0.2)
+    assert 0 < result.mean < 1
+    assert result.mean == pytest.approx(from_cli["mean"])
+    assert evaluate(found, read_annotated(truth), iou=0.2) == result
 
 
 def test_the_order_of_images_does_not_matter_to_evaluate(run: Path, images: Images) -> None:
-    """Images are known by their paths, not by their places in a list; unary scores look at one image at a time."""
+    """Images are matched by path, not by position. Unary scores do not depend on the other images."""
     truth = run / "data" / "scenes" / "target_truth.json"
     localizer = Localizer.load(run, device="cpu")
     plain = localizer.localize(*images, method="warm-up-unary")
@@ -110,7 +112,7 @@ def test_the_order_of_images_does_not_matter_to_evaluate(run: Path, images: Imag
     assert values[0].per_class == values[1].per_class
 
 
-def test_a_runs_own_settings_are_used_unless_others_are_given(run: Path) -> None:
+def test_the_settings_of_a_run_are_used_unless_others_are_given(run: Path) -> None:
     assert Localizer.load(run).localization == localization_of(str(run))
     assert Localizer.load(str(run)).localization.energy.alpha == 2.5
     other = LocalizationSettings(rounds=0)
@@ -132,7 +134,9 @@ def test_an_unreadable_image_is_left_out_and_named(run: Path, images: Images, tm
 
 
 def test_fit_localize_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pairloc.api.calibrate", lambda *arguments, **options: CURVE)  # so few images leave the default
+    monkeypatch.setattr(
+        "pairloc.api.calibrate", lambda *arguments, **options: CURVE
+    )  # so few images would give the default
     write_scenes(tmp_path, SceneSettings(size=64, source_images=40, target_images=8))
     dataset = read(tmp_path / "target_tags.csv")
     extract = ExtractSettings(proposals=8, class_features="none", unreadable="skip")
@@ -163,10 +167,10 @@ def test_fit_localize_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert first.size == (64, 64)
     localizer.save(tmp_path / "kept")
     again = Localizer.load(tmp_path / "kept", extract=extract, device="cpu")
-    assert again.localization == settings  # they are kept with the weights
+    assert again.localization == settings  # saved with the weights
     assert Calibration.load(tmp_path / "kept" / "calibration") == CURVE
-    table = {str(p): t for p, t in zip(paths, tags, strict=True)}
-    other = again.localize([str(p) for p in paths], table)
+    mapping = {str(p): t for p, t in zip(paths, tags, strict=True)}
+    other = again.localize([str(p) for p in paths], mapping)
     assert other.boxes.boxes.tobytes() == found.boxes.boxes.tobytes()
     assert other.boxes.score.tobytes() == found.boxes.score.tobytes()
     by_path = again.localize(paths, dict(zip(paths, tags, strict=True)), method="warm-up-unary")
@@ -179,9 +183,9 @@ def test_fit_localize_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("images", "tags", "said"),
+    ("images", "tags", "message"),
     [
-        (["a.jpg", "b.jpg", "c.jpg"], "cat", "tags is one text, 'cat'"),
+        (["a.jpg", "b.jpg", "c.jpg"], "cat", "tags is a single string, 'cat'"),
         (["a.jpg"], None, "tags is None"),
         (["a.jpg"], 3, "tags is 3"),
         (["a.jpg"], [3], "a.jpg: its tags are 3"),
@@ -192,16 +196,16 @@ def test_fit_localize_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["a.jpg", "b.jpg"], [["cat"]], "2 images but 1 entries of tags"),
         (["a.jpg", "b.jpg"], [[], []], "no image has a tag"),
         ([], [], "no image has a tag"),
-        (["a.jpg"], {"b.jpg": "cat"}, "no image is among the paths that tags names"),
-        (["a.jpg"], {3: "cat"}, "tags names 3, which is not a path"),
-        ([None], ["cat"], "images names None, which is not a path"),
-        ([3], ["cat"], "images names 3, which is not a path"),
+        (["a.jpg"], {"b.jpg": "cat"}, "tags has no entry for any of the images"),
+        (["a.jpg"], {3: "cat"}, "tags contains 3, which is not a path"),
+        ([None], ["cat"], "images contains None, which is not a path"),
+        ([3], ["cat"], "images contains 3, which is not a path"),
         ("a.jpg", ["cat"], "images is one path; give a list of paths"),
         (Path("a.jpg"), ["cat"], "images is one path; give a list of paths"),
     ],
 )
-def test_what_is_no_image_or_no_tag_is_one_sentence(images: Any, tags: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_images_and_tags_are_refused(images: Any, tags: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         tagged(images, tags)
 
 
@@ -214,27 +218,27 @@ def test_what_is_no_image_or_no_tag_is_one_sentence(images: Any, tags: Any, said
         [" cat", ("cat ", "dog")],
     ],
 )
-def test_tags_may_be_written_in_any_of_these_ways(tags: Any) -> None:
+def test_tags_are_accepted_in_several_forms(tags: Any) -> None:
     dataset = tagged(["a.jpg", Path("b.jpg")], tags)
     assert dataset.classes == ("cat", "dog")
     assert dataset.tags == ((0,), (0, 1))
     assert dataset.path(1) == Path("b.jpg").absolute()
 
 
-def test_unknown_devices_and_methods_are_one_sentence(run: Path) -> None:
+def test_unknown_devices_and_methods_are_refused(run: Path) -> None:
     calls: list[Callable[[], object]] = [lambda: Localizer(device="tpu"), lambda: Localizer.load(run, device="tpu")]
     for make in calls:
-        with pytest.raises(InputError, match="device 'tpu': is not here; use cpu"):
+        with pytest.raises(InputError, match="device 'tpu': is not available; use cpu"):
             make()
     with pytest.raises(InputError, match="there is no method 'best'"):
         Localizer.load(run).localize(["a.jpg"], ["cat"], method="best")
-    with pytest.raises(InputError, match="'mi-svm' is a baseline with settings of its own"):
+    with pytest.raises(InputError, match="'mi-svm' is a baseline with its own settings"):
         Localizer.load(run).localize(["a.jpg"], ["cat"], method="mi-svm")
     with pytest.raises(InputError, match="does not hold a proposer"):
         Localizer.load("nowhere")
 
 
-def test_boxes_and_truth_of_other_images_are_refused(found: Localization, tmp_path: Path) -> None:
+def test_ground_truth_of_other_images_is_refused(found: Localization, tmp_path: Path) -> None:
     truth = tmp_path / "truth.json"
     truth.write_text(
         json.dumps(
@@ -249,7 +253,7 @@ def test_boxes_and_truth_of_other_images_are_refused(found: Localization, tmp_pa
         evaluate(found, truth)
 
 
-def test_the_public_names_are_what_they_seem_and_nothing_else_is_there() -> None:
+def test_the_package_exports_exactly_the_public_names() -> None:
     assert pairloc.__all__ == ["Localization", "Localizer", "evaluate", "read"]
     assert Localizer.__module__ == evaluate.__module__ == "pairloc.api"
     assert Localization.__module__ == "pairloc.localization.result"

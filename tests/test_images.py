@@ -10,7 +10,7 @@ from pairloc.images import ImageError, read_header
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_size_is_that_of_the_image_as_shown(tmp_path: Path, orientation: int) -> None:
+def test_the_size_is_that_of_the_upright_image(tmp_path: Path, orientation: int) -> None:
     header = read_header(image_file(tmp_path / "a.jpg", (40, 30), orientation=orientation))
     assert header.stored == (40, 30)
     assert header.size == ((30, 40) if orientation >= 5 else (40, 30))
@@ -19,13 +19,13 @@ def test_the_size_is_that_of_the_image_as_shown(tmp_path: Path, orientation: int
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tiff"])
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_the_size_equals_that_of_the_turned_image(tmp_path: Path, suffix: str, orientation: int) -> None:
+def test_the_size_equals_that_of_the_transposed_image(tmp_path: Path, suffix: str, orientation: int) -> None:
     file = image_file(tmp_path / f"a.{suffix}", (40, 30), orientation=orientation)
-    with Image.open(file) as shown:
-        assert read_header(file).size == ImageOps.exif_transpose(shown).size
+    with Image.open(file) as image:
+        assert read_header(file).size == ImageOps.exif_transpose(image).size
 
 
-def test_what_follows_the_last_mark_does_no_harm(tmp_path: Path) -> None:
+def test_data_after_the_end_marker_is_ignored(tmp_path: Path) -> None:
     file = image_file(tmp_path / "motion.jpg")
     file.write_bytes(file.read_bytes() + b"video" * 2000)
     assert read_header(file).size == (40, 30)
@@ -33,12 +33,12 @@ def test_what_follows_the_last_mark_does_no_harm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tiff"])
 @pytest.mark.parametrize("deep", [False, True])
-def test_whole_images_of_every_format_pass(tmp_path: Path, suffix: str, deep: bool) -> None:
+def test_complete_images_of_every_format_pass(tmp_path: Path, suffix: str, deep: bool) -> None:
     assert read_header(image_file(tmp_path / f"a.{suffix}"), deep=deep).size == (40, 30)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "gif", "bmp"])
-def test_a_truncated_image_is_found_without_decoding_it(tmp_path: Path, suffix: str) -> None:
+def test_truncation_is_detected_without_deep(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a.{suffix}"
     Image.effect_noise((300, 300), 80).convert("RGB").save(file)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
@@ -47,7 +47,7 @@ def test_a_truncated_image_is_found_without_decoding_it(tmp_path: Path, suffix: 
     assert caught.value.kind == "truncated-image"
 
 
-def test_deep_decoding_finds_damage_in_the_body(tmp_path: Path) -> None:
+def test_deep_detects_damaged_pixels(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     Image.effect_noise((300, 300), 80).save(file)
     content = bytearray(file.read_bytes())
@@ -71,7 +71,7 @@ def gigapixel_png(side: int) -> bytes:
 
 @pytest.mark.parametrize("side", [15_000, 30_000, 2**31 - 1])
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_image_that_unpacks_to_gigapixels_is_never_unpacked(tmp_path: Path, side: int, deep: bool) -> None:
+def test_a_decompression_bomb_is_never_decoded(tmp_path: Path, side: int, deep: bool) -> None:
     file = tmp_path / "bomb.png"
     file.write_bytes(gigapixel_png(side))
     with pytest.raises(ImageError) as caught:
@@ -82,14 +82,14 @@ def test_a_image_that_unpacks_to_gigapixels_is_never_unpacked(tmp_path: Path, si
 @pytest.mark.parametrize(
     "content", [b"", b"hello", b"\xff\xd8\xff\xd9", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]
 )
-def test_what_is_no_image(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_image_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
     with pytest.raises(ImageError) as caught:
         read_header(tmp_path / "a.jpg")
     assert caught.value.kind == "unreadable-image"
 
 
-def test_a_missing_image(tmp_path: Path) -> None:
+def test_a_missing_image_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ImageError) as caught:
         read_header(tmp_path / "none.jpg")
     assert caught.value.kind == "missing-image"

@@ -15,9 +15,9 @@ from pairloc.errors import InputError, shown
 from pairloc.io import (
     MANIFEST,
     copy_file,
-    damaged,
+    damaged_files,
+    file_hashes,
     files_in,
-    ledger,
     output_folder,
     read_json,
     read_model,
@@ -49,7 +49,7 @@ SOURCE = Path(io.__file__).parent
         (b"1" * 5000, "not valid JSON"),
     ],
 )
-def test_broken_json_names_the_file_and_the_place(tmp_path: Path, content: bytes, message: str) -> None:
+def test_broken_json_gives_file_and_line(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "x.json"
     file.write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
@@ -59,11 +59,11 @@ def test_broken_json_names_the_file_and_the_place(tmp_path: Path, content: bytes
 
 
 BOMB = '<!DOCTYPE lolz [<!ENTITY lol "lol"><!ENTITY lol1 "&lol;&lol;&lol;">]><annotation>&lol1;</annotation>'
-OUTSIDE = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><annotation>&x;</annotation>'
+EXTERNAL_ENTITY = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><annotation>&x;</annotation>'
 
 
-@pytest.mark.parametrize("content", [BOMB, OUTSIDE, '<!DOCTYPE a SYSTEM "http://localhost/x.dtd"><a/>'])
-def test_xml_with_a_dtd_is_refused_before_anything_is_expanded(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [BOMB, EXTERNAL_ENTITY, '<!DOCTYPE a SYSTEM "http://localhost/x.dtd"><a/>'])
+def test_xml_with_a_dtd_is_rejected_before_entities_are_expanded(tmp_path: Path, content: str) -> None:
     file = tmp_path / "x.xml"
     file.write_text(content)
     with pytest.raises(InputError, match="has a DTD"):
@@ -73,7 +73,7 @@ def test_xml_with_a_dtd_is_refused_before_anything_is_expanded(tmp_path: Path, c
 @pytest.mark.parametrize(
     "content", ["<a><b></a>", "<a>&undefined;</a>", "plain", '<?xml version="1.0" encoding="nope"?><a/>']
 )
-def test_broken_xml_is_one_sentence(tmp_path: Path, content: str) -> None:
+def test_broken_xml_gives_a_one_line_error(tmp_path: Path, content: str) -> None:
     file = tmp_path / "x.xml"
     file.write_text(content)
     with pytest.raises(InputError, match="not valid XML"):
@@ -98,7 +98,7 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
         read_json(tmp_path / "none.json")
 
 
-def test_messages_stay_short_whatever_they_show() -> None:
+def test_shown_is_short_for_any_value() -> None:
     assert shown([1] * 10**6) == "a list of 1000000"
     assert len(shown("x" * 10**6)) <= 60
     assert shown(10**10_000) == "a huge whole number"
@@ -110,7 +110,7 @@ def write(path: Path, made_by: str = "verb", text: str = "hello", **settings: ob
         (folder / "sub" / "x.txt").write_text(text)
 
 
-def test_an_output_folder_appears_whole_with_its_manifest(tmp_path: Path) -> None:
+def test_an_output_folder_appears_complete_with_its_manifest(tmp_path: Path) -> None:
     out = tmp_path / "new" / "out"
     write(out, seed=1)
     manifest = json.loads((out / MANIFEST).read_text())
@@ -127,20 +127,20 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_work_may_be_done_again_and_keeps_foreign_files(tmp_path: Path) -> None:
+def test_the_same_output_may_be_written_again_and_keeps_other_files(tmp_path: Path) -> None:
     out = tmp_path / "out"
     write(out, seed=1)
-    (out / "mine.txt").write_text("mine")
+    (out / "notes.txt").write_text("notes")
     write(out, seed=1, text="again")
     assert (out / "sub" / "x.txt").read_text() == "again"
-    assert (out / "mine.txt").read_text() == "mine"
+    assert (out / "notes.txt").read_text() == "notes"
 
 
 @pytest.mark.parametrize(
     ("made_by", "settings", "message"),
     [("other", {"seed": 1}, "output of 'verb'"), ("verb", {"seed": 2}, "other settings")],
 )
-def test_other_work_is_refused_untouched(
+def test_another_output_is_rejected_and_stays_unchanged(
     tmp_path: Path, made_by: str, settings: dict[str, object], message: str
 ) -> None:
     out = tmp_path / "out"
@@ -150,22 +150,22 @@ def test_other_work_is_refused_untouched(
     assert (out / "sub" / "x.txt").read_text() == "hello"
 
 
-def test_a_folder_of_somebody_else_or_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_or_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.txt").write_text("years")
     (tmp_path / "file").write_text("x")
-    for name, message in (("theirs", "already holds other work"), ("file", "is a file")):
+    for name, message in (("theirs", "already contains other files"), ("file", "is a file")):
         with pytest.raises(InputError, match=message):
             write(tmp_path / name)
 
 
-def test_an_empty_folder_is_welcome(tmp_path: Path) -> None:
+def test_an_empty_folder_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     write(tmp_path / "out")
     assert (tmp_path / "out" / MANIFEST).is_file()
 
 
-def test_files_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
+def test_files_of_an_earlier_output_are_removed(tmp_path: Path) -> None:
     for names in (("a", "b"), ("b", "c")):
         with output_folder(tmp_path / "out", "verb", {}) as folder:
             for name in names:
@@ -173,7 +173,9 @@ def test_files_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["b", "c", MANIFEST]
 
 
-def test_the_folder_one_stands_in_and_a_linked_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_to_the_working_directory_and_to_a_linked_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "real").mkdir()
@@ -183,10 +185,10 @@ def test_the_folder_one_stands_in_and_a_linked_one(tmp_path: Path, monkeypatch: 
         assert (tmp_path / real / MANIFEST).is_file()
 
 
-def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     for path in (tmp_path / "pipe.json", Path("/dev/zero")):
-        with pytest.raises(InputError, match="not an ordinary file"):
+        with pytest.raises(InputError, match="not a regular file"):
             read_json(path)
 
 
@@ -221,14 +223,14 @@ def test_a_link_is_replaced_and_never_followed(tmp_path: Path, writer: str) -> N
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_long_name_and_a_new_folder_are_no_trouble(tmp_path: Path, writer: str) -> None:
+def test_long_names_and_missing_folders_work(tmp_path: Path, writer: str) -> None:
     path = tmp_path / "new" / "folder" / ("ö" * 125)  # 250 bytes; a system allows 255
     WRITERS[writer](path)
     assert path.stat().st_size > 0
     assert len(list(path.parent.iterdir())) == 1
 
 
-def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
+def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("before")
     with replacing(path) as partial:
@@ -251,14 +253,14 @@ def test_a_temporary_name_that_is_a_link_is_not_followed(tmp_path: Path) -> None
     (tmp_path / "thesis.txt").write_text("years")
     with replacing(tmp_path / "x") as partial:
         partial.write_text("old")
-    partial.symlink_to(tmp_path / "thesis.txt")  # somebody knows the name it will have again
+    partial.symlink_to(tmp_path / "thesis.txt")  # an attacker may guess the temporary name
     write_text(tmp_path / "x", "new")
     assert (tmp_path / "thesis.txt").read_text() == "years"
     assert (tmp_path / "x").read_text() == "new"
     assert not (tmp_path / "x").is_symlink()
 
 
-def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_gives_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder" / "in it").mkdir(parents=True)
     for path in (tmp_path / "file" / "below a file", tmp_path / "folder"):
@@ -268,38 +270,38 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_numbers_that_json_has_not_are_refused(tmp_path: Path) -> None:
+def test_nan_is_rejected_in_json(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "x", {"a": float("nan")})
     assert not list(tmp_path.iterdir())
 
 
-def test_json_is_of_one_spelling(tmp_path: Path) -> None:
+def test_json_has_one_canonical_form(tmp_path: Path) -> None:
     write_json(tmp_path / "x", {"b": "dög", "a": [1, 2]})
     assert (tmp_path / "x").read_bytes() == '{"b":"dög","a":[1,2]}\n'.encode()
 
 
-def test_a_ledger_notices_a_flipped_byte_a_missing_file_and_a_link(tmp_path: Path) -> None:
+def test_hashes_detect_a_flipped_byte_a_missing_file_and_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     for name in ("a", "b", "c", "sub/d", ".hidden", ".sub/e"):
         write_text(folder / name, f"the content of {name}")
-    hashes = ledger(folder)
+    hashes = file_hashes(folder)
     assert list(hashes) == files_in(folder) == ["a", "b", "c", "sub/d"]
-    assert damaged(folder, hashes) == []
+    assert damaged_files(folder, hashes) == []
     content = bytearray((folder / "a").read_bytes())
     content[3] ^= 1
     (folder / "a").write_bytes(content)
     (folder / "b").unlink()
     (folder / "c").rename(tmp_path / "c")
-    (folder / "c").symlink_to(tmp_path / "c")  # of the same content
-    assert damaged(folder, hashes) == [
-        f"{folder / 'a'}: is not what was written",
-        f"{folder / 'b'}: is gone",
-        f"{folder / 'c'}: is gone",
+    (folder / "c").symlink_to(tmp_path / "c")  # with the same content
+    assert damaged_files(folder, hashes) == [
+        f"{folder / 'a'}: has changed since it was written",
+        f"{folder / 'b'}: is missing",
+        f"{folder / 'c'}: is missing",
     ]
 
 
-def test_links_below_a_folder_are_refused(tmp_path: Path) -> None:
+def test_links_below_a_folder_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "sub" / "deep").mkdir(parents=True)
     (tmp_path / "sub" / "x").write_text("x")
     refuse_links(tmp_path)
@@ -315,7 +317,7 @@ def test_links_below_a_folder_are_refused(tmp_path: Path) -> None:
         link.unlink()
 
 
-def test_other_work_in_a_folder_is_refused(tmp_path: Path) -> None:
+def test_other_files_in_a_folder_are_rejected(tmp_path: Path) -> None:
     def ours(folder: Path) -> bool:
         return (folder / "ours").is_file()
 
@@ -323,9 +325,9 @@ def test_other_work_in_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     refuse_other_work(tmp_path / "folder", ours)
     (tmp_path / "folder" / ".lock").write_text("")
-    refuse_other_work(tmp_path / "folder", ours)  # hidden files are nobody's work
+    refuse_other_work(tmp_path / "folder", ours)  # hidden files do not count
     (tmp_path / "folder" / "thesis.txt").write_text("years")
-    with pytest.raises(InputError, match=r"already holds other work \(thesis.txt\); name another output folder"):
+    with pytest.raises(InputError, match=r"already contains other files \(thesis.txt\); choose another output folder"):
         refuse_other_work(tmp_path / "folder", ours)
     (tmp_path / "folder" / "ours").write_text("")
     refuse_other_work(tmp_path / "folder", ours)
@@ -354,24 +356,24 @@ class Shape(BaseModel):
         ),
     ],
 )
-def test_a_file_of_another_shape_is_one_sentence(tmp_path: Path, content: str, message: str) -> None:
+def test_a_file_that_does_not_fit_the_model_gives_a_one_line_error(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(InputError) as caught:
         read_model(tmp_path / "x.json", Shape)
-    said = str(caught.value)
-    assert said.startswith(f"{tmp_path / 'x.json'}: ")
-    assert message in said
-    assert len(said.splitlines()) == 1
-    assert len(said) < len(str(tmp_path)) + 200
+    problem = str(caught.value)
+    assert problem.startswith(f"{tmp_path / 'x.json'}: ")
+    assert message in problem
+    assert len(problem.splitlines()) == 1
+    assert len(problem) < len(str(tmp_path)) + 200
 
 
-def test_a_file_of_the_right_shape_is_read(tmp_path: Path) -> None:
+def test_a_file_that_fits_the_model_is_read(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"name": "x", "sides": [1, 2]})
     assert read_model(tmp_path / "x.json", Shape) == Shape(name="x", sides=(1, 2))
 
 
 def writing_calls(file: Path) -> Iterator[str]:
-    """The calls in a module that open, write or save a file by themselves."""
+    """The calls in a module that write a file directly, as `file:line: call`."""
     tree = ast.parse(file.read_text())
     in_memory = set(_buffers(tree))
     draws = any(name.split(".")[0] == "PIL" for name in _imported(tree))
@@ -389,7 +391,7 @@ def _writes(call: ast.Call, in_memory: set[str], draws: bool) -> bool:
     to_memory = bool(arguments) and ast.unparse(arguments[0]) in in_memory
     match name:
         case "open" | "fdopen":
-            texts = [own.value for own in arguments if isinstance(own, ast.Constant) and isinstance(own.value, str)]
+            texts = [node.value for node in arguments if isinstance(node, ast.Constant) and isinstance(node.value, str)]
             flags = any(flag in ast.unparse(call) for flag in ("O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND"))
             return flags or any(set(text) <= set("rwaxbtU+") and set(text) & set("wax+") for text in texts)
         case "write_text" | "write_bytes" | "touch":
@@ -406,7 +408,7 @@ def _writes(call: ast.Call, in_memory: set[str], draws: bool) -> bool:
 
 
 def _buffers(tree: ast.AST) -> Iterator[str]:
-    """The names of what is written to in memory, and looks like a file."""
+    """The names of in-memory buffers, which may be written to."""
     for node in ast.walk(tree):
         pairs: list[tuple[ast.expr, ast.expr]] = []
         if isinstance(node, ast.Assign):
@@ -428,14 +430,14 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield node.module or ""
 
 
-OPENED = {"pairloc/cli/__init__.py: os.open(os.devnull, os.O_WRONLY)"}  # what is no file
+ALLOWED = {"pairloc/cli/__init__.py: os.open(os.devnull, os.O_WRONLY)"}  # not a file
 
 
-def test_nothing_but_io_writes_files() -> None:
-    """Everything goes through `replacing`: whole or not at all, and never through a link."""
+def test_only_io_writes_files() -> None:
+    """Every file is written through `replacing`: atomically, and never through a link."""
     files = [file for file in sorted(SOURCE.rglob("*.py")) if file != SOURCE / "io.py"]
     found = [line for file in files for line in writing_calls(file)]
-    assert not [line for line in found if _without_line(line) not in OPENED], "\n".join(["", *found])
+    assert not [line for line in found if _without_line(line) not in ALLOWED], "\n".join(["", *found])
 
 
 def _without_line(line: str) -> str:
@@ -443,7 +445,7 @@ def _without_line(line: str) -> str:
     return f"{file}:{call}"
 
 
-def test_the_search_for_writing_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_writing_calls_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(writing_calls(SOURCE / "io.py"))) >= 4
     monkeypatch.setitem(globals(), "SOURCE", tmp_path / "pairloc")
     bad = """

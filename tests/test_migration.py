@@ -1,4 +1,4 @@
-"""Settings written before: weights and runs keep working, and a user's old TOML is told the new names."""
+"""Migration: settings of old weights and runs are converted, and outdated keys in a TOML file are named."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from pairloc.settings import (
 
 WEIGHTS = Path(__file__).parents[1] / "src" / "pairloc" / "weights" / "coco63"
 
-# Every key there was before settings were grouped.
+# Every key of the versions whose settings had no groups.
 _DESCENT = """
     steps pairs optimizer lr momentum weight_decay clip foreground background pair_loss relation geometry unary
     unary_decay held_out patience looks
@@ -45,7 +45,7 @@ OLD_KEYS: dict[str, tuple[type[Settings], str]] = {
     "fine_tune": (FineTuneSettings, "epochs steps batch lr warm_up crop weight sure workers seed"),
 }
 
-# The settings of a run as `pairloc run` wrote them before, all keys and all defaults of then.
+# The settings of a run as an earlier version of `pairloc run` wrote them.
 OLD_TRANSFER: dict[str, Any] = {
     "steps": 1500, "pairs": 32, "optimizer": "adamw", "lr": 0.002, "momentum": 0.9, "weight_decay": 0.0005,
     "clip": 10.0, "foreground": 3, "background": 7, "pair_loss": "cross-entropy", "relation": "paper",
@@ -91,20 +91,20 @@ OLD_RUN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("section", OLD_KEYS)
-def test_no_old_key_is_forgotten(section: str) -> None:
-    """Each is a key still, or has moved to one, or is known to be gone."""
+def test_every_old_key_has_a_migration(section: str) -> None:
+    """Each old key still exists, has a new name, or is listed as removed."""
     model, keys = OLD_KEYS[section]
     for key in keys.split():
-        place = MOVED[section].get(key, key)
-        own: Any = model
-        for name in place.split(".") if place is not None else ():
-            assert name in own.model_fields, f"{section}.{key} -> {place}"
-            own = own.model_fields[name].annotation
+        new_key = MOVED[section].get(key, key)
+        group: Any = model
+        for name in new_key.split(".") if new_key is not None else ():
+            assert name in group.model_fields, f"{section}.{key} -> {new_key}"
+            group = group.model_fields[name].annotation
 
 
 @pytest.mark.parametrize("section", OLD_KEYS)
-def test_no_key_of_today_is_taken_for_an_old_one(section: str) -> None:
-    """A key that moved may be the name of a group today; it is never that of a value."""
+def test_no_current_key_is_mistaken_for_an_old_one(section: str) -> None:
+    """An old key may be the name of a current group, but never of a current value."""
     model, _ = OLD_KEYS[section]
     for name in set(model.model_fields) & set(MOVED[section]):
         annotation = model.model_fields[name].annotation
@@ -113,7 +113,7 @@ def test_no_key_of_today_is_taken_for_an_old_one(section: str) -> None:
 
 
 @pytest.mark.parametrize("section", OLD_KEYS)
-def test_settings_of_today_pass_through(section: str) -> None:
+def test_current_settings_are_unchanged(section: str) -> None:
     model, _ = OLD_KEYS[section]
     content = model().model_dump(mode="json")
     assert not is_old(section, content)
@@ -121,46 +121,46 @@ def test_settings_of_today_pass_through(section: str) -> None:
     assert migrated(section, {}) == {}
 
 
-def test_a_run_of_today_passes_through() -> None:
+def test_current_settings_of_a_run_are_unchanged() -> None:
     run = RunSettings.model_validate({"data": {"scenes": {}}, "methods": ["full", "mi-svm"]})
     content = run.model_dump(mode="json")
     assert migrated_run(content) == content
     assert moved_key(content) is None
 
 
-def test_an_old_run_means_what_it_meant() -> None:
+def test_settings_of_an_old_run_keep_their_meaning() -> None:
     before = json.dumps(OLD_RUN)
     run = RunSettings.model_validate(migrated_run(OLD_RUN))
-    assert json.dumps(OLD_RUN) == before  # what was given is not changed
+    assert json.dumps(OLD_RUN) == before  # the argument is not changed
     assert run.transfer.images == 30
     assert run.proposer.min_background_iou == 0.1
     assert run.fine_tune.instance_threshold == 0.6
-    transfer, own = run.transfer, run.localization
+    transfer, localization = run.transfer, run.localization
     assert transfer.features.model_dump() == {"kind": "transfer", "dimensions": 0, "geometry": False}
     assert transfer.unary.model_dump() == {"fit": "sampled", "decay": 0.001, "tight_iou": 0.9}
     assert transfer.pairs.kind == "relation"
     assert (transfer.training.steps, transfer.training.pairs, transfer.foreground_iou) == (1500, 32, 0.5)
     assert transfer.seed == 3
-    assert own.energy.model_dump() == {
+    assert localization.energy.model_dump() == {
         "alpha": 2.0, "alpha_scale": "none", "lambda1": 0.25, "lambda2": 0.75, "max_compared_bags": 500,
     }  # fmt: skip
-    assert own.solver.model_dump() == {"name": "bp", "k": 8, "iterations": 50, "epochs": 4}
-    assert own.features.model_dump() == {"kind": "both", "dimensions": 128, "geometry": True}
-    assert own.unary.model_dump() == {
+    assert localization.solver.model_dump() == {"name": "bp", "k": 8, "iterations": 50, "epochs": 4}
+    assert localization.features.model_dump() == {"kind": "both", "dimensions": 128, "geometry": True}
+    assert localization.unary.model_dump() == {
         "fit": "exact", "decay": 0.02, "other_tag_weight": 1.5, "area_penalty": 2.0, "max_area": 0.8,
     }  # fmt: skip
-    assert own.pairs.kind == "cosine"
-    assert own.training.model_dump() == {
+    assert localization.pairs.kind == "cosine"
+    assert localization.training.model_dump() == {
         "steps": 300, "pairs": 16, "optimizer": "sgd", "lr": 0.01, "foreground": 2, "background": 8, "held_out": 0.2,
         "foreground_iou": 0.7, "negatives": 0.4,
     }  # fmt: skip
-    assert own.boxes.voting_iou == 0.3
-    assert (own.rounds, own.folds, own.safeguard, own.seed) == (5, 3, False, 4)
+    assert localization.boxes.voting_iou == 0.3
+    assert (localization.rounds, localization.folds, localization.safeguard, localization.seed) == (5, 3, False, 4)
 
 
 @pytest.mark.parametrize(("section", "old"), [("transfer", OLD_TRANSFER), ("localization", OLD_LEARNING)])
-def test_what_an_old_file_left_out_has_the_value_it_had_then(section: str, old: dict[str, Any]) -> None:
-    """One old key makes a file old; all others then are the defaults of then, not of today."""
+def test_keys_that_an_old_file_omits_have_their_old_defaults(section: str, old: dict[str, Any]) -> None:
+    """If a file has one old key, omitted keys have their old defaults, not the current ones."""
     model = OLD_KEYS[section][0]
     plain = {
         "transfer": OLD_TRANSFER | {"seed": 0},
@@ -177,7 +177,7 @@ def test_what_an_old_file_left_out_has_the_value_it_had_then(section: str, old: 
     assert is_old(section, old)
 
 
-def test_the_packaged_weights_convert_and_load() -> None:
+def test_the_settings_of_the_packaged_weights_convert() -> None:
     learning = json.loads((WEIGHTS / "learning.json").read_text())
     settings = LocalizationSettings.model_validate(migrated("localization", learning))
     assert settings == LocalizationSettings(), "the defaults are what was tuned with these weights"
@@ -217,7 +217,7 @@ def test_the_packaged_weights_load() -> None:
         ({}, None),
     ],
 )
-def test_the_first_key_that_moved_is_named_with_its_new_name(
+def test_the_first_outdated_key_is_returned_with_its_new_name(
     content: dict[str, Any], expected: tuple[str, str | None] | None
 ) -> None:
     assert moved_key(content) == expected

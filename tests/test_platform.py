@@ -1,4 +1,4 @@
-"""What differs between systems: nothing is needed that another system lacks, and locks hold."""
+"""The package needs no system-specific module, and locks exclude each other."""
 
 import subprocess
 import sys
@@ -30,24 +30,24 @@ sys.exit(bool(failed))
 """
 
 
-def test_everything_imports_without_what_only_some_systems_have() -> None:
-    shown = subprocess.run([sys.executable, "-c", IMPORT_EVERYTHING], capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert int(shown.stdout.split()[0]) > 80
+def test_every_module_imports_without_system_specific_modules() -> None:
+    result = subprocess.run([sys.executable, "-c", IMPORT_EVERYTHING], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert int(result.stdout.split()[0]) > 80
 
 
-def test_a_second_lock_on_a_path_is_refused_until_the_first_is_let_go(tmp_path: Path) -> None:
+def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
-    with locked(path, "one is enough"):
-        with pytest.raises(InputError, match=r"^one is enough$"), locked(path, "one is enough"):
-            pytest.fail("two hold the lock")
+    with locked(path, "already locked"):
+        with pytest.raises(InputError, match=r"^already locked$"), locked(path, "already locked"):
+            pytest.fail("the lock was acquired twice")
         with locked(tmp_path / ".other", "refused"):
             pass
     with locked(path, "refused"):
         pass
 
 
-def test_another_process_is_refused(tmp_path: Path) -> None:
+def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
 from pairloc.platform import locked
@@ -55,19 +55,19 @@ with locked(Path({str(tmp_path / ".lock")!r}), "taken"):
     pass
 """
     with locked(tmp_path / ".lock", "here"):
-        shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "InputError: taken" in shown.stderr
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "InputError: taken" in result.stderr
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_lock_is_let_go_when_its_work_fails(tmp_path: Path) -> None:
+def test_a_lock_is_released_after_an_exception(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), locked(tmp_path / ".lock", "refused"):
         raise ZeroDivisionError
     with locked(tmp_path / ".lock", "refused"):
         pass
 
 
-def test_a_link_is_no_lock_and_what_it_points_to_stays(tmp_path: Path) -> None:
+def test_a_link_is_rejected_as_a_lock_and_its_target_stays(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years")
     (tmp_path / ".lock").symlink_to(tmp_path / "thesis.txt")
     (tmp_path / ".other").symlink_to(tmp_path / "not there")
@@ -78,61 +78,61 @@ def test_a_link_is_no_lock_and_what_it_points_to_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "not there").exists()
 
 
-def test_what_is_in_a_lock_file_stays(tmp_path: Path) -> None:
+def test_the_content_of_a_lock_file_stays(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("a process id")
     with locked(tmp_path / ".lock", "refused"):
         pass
     assert (tmp_path / ".lock").read_text() == "a process id"
 
 
-def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_lock_in_a_missing_folder_gives_a_one_line_error(tmp_path: Path) -> None:
     path = tmp_path / "none" / ".lock"
     with pytest.raises(InputError, match="no such file or directory"), locked(path, "refused"):
-        pytest.fail("locked nothing")
+        pytest.fail("locked in a missing folder")
 
 
-def test_a_system_without_locks_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_locks_never_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("fcntl", "msvcrt"):
         monkeypatch.setitem(sys.modules, name, None)
     with locked(tmp_path / ".lock", "refused"), locked(tmp_path / ".lock", "refused"):
         pass
 
 
-def test_threads_of_one_process_are_refused_too(tmp_path: Path) -> None:
-    refused: list[str] = []
+def test_a_lock_excludes_other_threads(tmp_path: Path) -> None:
+    messages: list[str] = []
 
     def attempt() -> None:
         try:
             with locked(tmp_path / ".lock", "taken"):
                 pass
         except InputError as error:
-            refused.append(str(error))
+            messages.append(str(error))
 
     with locked(tmp_path / ".lock", "here"):
         thread = threading.Thread(target=attempt)
         thread.start()
         thread.join()
-    assert refused == ["taken"]
+    assert messages == ["taken"]
 
 
 @pytest.mark.parametrize("name", ["tpu", "", "CPU", "cuda:7"])
-def test_a_device_that_is_not_here_is_one_sentence(name: str) -> None:
-    with pytest.raises(InputError, match=r"is not here; use .*cpu.*, or auto"):
+def test_an_unavailable_device_gives_a_one_line_error(name: str) -> None:
+    with pytest.raises(InputError, match=r"is not available; use .*cpu.*, or auto"):
         choose_device(name)
 
 
-def test_devices_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     assert choose_device("cpu") == "cpu"
-    for there, expected in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+    for available, expected in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
         assert choose_device("auto") == expected
-    with pytest.raises(InputError, match="'cuda': is not here"):
+    with pytest.raises(InputError, match="'cuda': is not available"):
         choose_device("cuda")
 
 
-def test_a_system_that_does_not_say_has_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults_on_a_system_that_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     peak = platform.peak_memory()
     assert peak is None or peak > 1 << 20
     monkeypatch.setitem(sys.modules, "resource", None)

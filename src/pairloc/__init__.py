@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Localization", "Localizer", "evaluate", "read"]
 
-_PLACES = {
+_MODULES = {
     "Localizer": "pairloc.api",
     "evaluate": "pairloc.api",
     "Localization": "pairloc.localization.result",
@@ -24,9 +24,9 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: torch takes seconds."""
-    if name in _PLACES:
-        return getattr(importlib.import_module(_PLACES[name]), name)
+    """Import a public name when it is first used, because importing torch takes seconds."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'pairloc' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""`python -m pairloc` does what `pairloc` does."""
+"""Run the command line with `python -m pairloc`."""
 
 from pairloc.cli import main
 

@@ -1,4 +1,4 @@
-"""Localizer: the few lines a notebook needs, on the same engine as the command line."""
+"""The Python API: Localizer and evaluate, on the same engine as the command line."""
 
 import os
 import tempfile
@@ -32,28 +32,36 @@ from pairloc.runs.registry import check_learning
 from pairloc.settings import ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
 from pairloc.weights import EXTRACT, PACKAGED, SETTINGS, extract_of, localization_of, weights_folder
 
-Own = str | Sequence[str]  # the tags of an image
-Tags = Sequence[Own] | Mapping[str, Own] | Mapping[Path, Own] | Mapping[str | Path, Own]
+ImageTags = str | Sequence[str]  # one tag, or several
+Tags = Sequence[ImageTags] | Mapping[str, ImageTags] | Mapping[Path, ImageTags] | Mapping[str | Path, ImageTags]
 
 
 class Localizer:
-    """Finds the boxes of tags in images, with what it learned from annotated images of other classes.
+    """Finds a box for every tag of an image, with scores learned from annotated images of other classes.
+
+    Start with `Localizer.pretrained()`, `Localizer.load(folder)`, or `Localizer().fit(source)` on your own annotated
+    images; then call `localize`.
 
     Parameters
     ----------
-    proposer, extract, transfer, localization : settings, where they are not the recommended ones
-    device : "auto", "cpu", "cuda" or "mps"
-    processes : processes that share the work on a CPU
+    proposer, extract, transfer, localization : settings of the four steps, for `fit`; by default the recommended ones
+    device : "auto", "cpu", "cuda" or "mps"; "auto" uses a GPU if there is one
+    processes : number of processes that share the learning on a CPU; the result does not depend on it
+
+    Raises
+    ------
+    InputError : a name in the settings, the device or the number of processes is not valid
+
+    See Also
+    --------
+    pairloc.evaluate : measure the result where true boxes are known
 
     Examples
     --------
     >>> localizer = Localizer.pretrained()
-    >>> found = localizer.localize(["a.jpg", "b.jpg"], [["cat"], ["cat", "dog"]])
-    >>> found.to_coco()
-
-    With a source of your own:
-
-    >>> localizer = Localizer().fit("source.json", images="photos")
+    >>> found = localizer.localize(["images/a.jpg", "images/b.jpg"], [["key"], ["key", "bell"]])
+    >>> len(found), len(found.boxes)
+    (2, 3)
     """
 
     def __init__(
@@ -72,7 +80,7 @@ class Localizer:
         self.localization = localization or LocalizationSettings()
         self.device, self.processes = choose_device(device), processes
         if not isinstance(processes, int) or processes < 1:
-            raise InputError(f"processes is {shown(processes)}; it is at least 1")
+            raise InputError(f"processes is {shown(processes)}; it must be at least 1")
         check_learning(self.transfer, self.localization)
         check_class_features(self.extract.class_features)
         check_backbone(self.proposer.backbone)
@@ -80,7 +88,23 @@ class Localizer:
         self._learned: Learned | None = None
 
     def fit(self, source: str | Path | tuple[Dataset, GroundTruth], *, images: str | Path | None = None) -> "Localizer":
-        """Learn what an object is and when two boxes show the same kind of thing, from annotations or their file."""
+        """Learn from a source: what an object looks like, and when two boxes show the same kind of thing.
+
+        Trains a detector, so it takes minutes to hours, depending on the number of images and on the device.
+
+        Parameters
+        ----------
+        source : an annotation file or folder in any format that pairloc reads, or a data set with its ground truth
+        images : folder of the images; by default it is searched next to the annotations
+
+        Returns
+        -------
+        self : this Localizer, ready to localize
+
+        Raises
+        ------
+        InputError : the source cannot be read, or has too few annotated objects to learn from
+        """
         truth = source if isinstance(source, tuple) else read_annotated(source, images=images)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -96,12 +120,23 @@ class Localizer:
     def localize(self, images: Sequence[str | Path], tags: Tags, *, method: str = "full") -> Localization:
         """Find a box for every tag of every image.
 
-        `tags` is a list beside the images, a tag or several for each, or a table from paths to tags. An image that
-        cannot be read is left out and named in the result's `unreadable`.
+        Parameters
+        ----------
+        images : paths of the images
+        tags : a list beside `images` with a tag or a list of tags per image, or a mapping from paths to tags
+        method : "full", or a step of it: "warm-up-unary", "warm-up", "unary"
+
+        Returns
+        -------
+        found : Localization; images that cannot be read are left out and named in `found.unreadable`
+
+        Raises
+        ------
+        InputError : nothing was learned yet, the tags do not fit the images, or no image has a tag
         """
         check_method(method)
         if METHODS[method].section is not METHODS["full"].section:
-            raise InputError(f"{method!r} is a baseline with settings of its own; it needs a run")
+            raise InputError(f"{method!r} is a baseline with its own settings; use it with `pairloc run`")
         proposer, learned = self._fitted()
         dataset = tagged(images, tags)
         with tempfile.TemporaryDirectory() as name:
@@ -115,7 +150,7 @@ class Localizer:
             )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
-        """Write what `fit` learned, with the settings to localize with: a folder that `load` and --weights take."""
+        """Save the learned weights and the settings into a folder, for `load` and `pairloc localize --weights`."""
         proposer, learned = self._fitted()
         claim_folder(Path(folder), SETTINGS)
         proposer.save(Path(folder) / "proposer")
@@ -127,7 +162,7 @@ class Localizer:
     def pretrained(
         cls, *, localization: LocalizationSettings | None = None, device: str = "auto", processes: int = 1
     ) -> "Localizer":
-        """The weights of the package: learned on COCO images of 63 classes (see their CARD.md)."""
+        """Load the packaged weights, which were learned on 63 classes of COCO (see weights/coco63/CARD.md)."""
         return cls.load(PACKAGED, localization=localization, device=device, processes=processes)
 
     @classmethod
@@ -140,19 +175,22 @@ class Localizer:
         device: str = "auto",
         processes: int = 1,
     ) -> "Localizer":
-        """Read what `save` wrote, or take the weights and the settings of a run."""
-        where = weights_folder(str(folder))
-        proposer, learned = Proposer.load(where / "proposer"), Learned.load(where)
-        found = cls(
+        """Load weights and settings that `save` or a run wrote; `extract` and `localization` replace the settings.
+
+        Raises an InputError if the folder holds no weights or is damaged.
+        """
+        path = weights_folder(str(folder))
+        proposer, learned = Proposer.load(path / "proposer"), Learned.load(path)
+        localizer = cls(
             proposer=proposer.settings, extract=extract or extract_of(str(folder)), transfer=learned.scores.settings,
             localization=localization or localization_of(str(folder)), device=device, processes=processes,
         )  # fmt: skip
-        found._proposer, found._learned = proposer, learned
-        return found
+        localizer._proposer, localizer._learned = proposer, learned
+        return localizer
 
     def _fitted(self) -> tuple[Proposer, Learned]:
         if self._proposer is None or self._learned is None:
-            raise InputError("this Localizer has learned nothing yet; call fit or load first")
+            raise InputError("this Localizer has learned nothing yet; call fit, or use Localizer.load or .pretrained")
         return self._proposer, self._learned
 
 
@@ -163,70 +201,97 @@ def evaluate(
     iou: float = 0.5,
     images: str | Path | None = None,
 ) -> CorLoc:
-    """CorLoc of a result: of each class's images, the part whose box has an IoU above `iou` with a true one."""
+    """Measure CorLoc: for every class, the fraction of its images whose box has an IoU above `iou` with a true box.
+
+    Parameters
+    ----------
+    found : the result of `Localizer.localize`
+    truth : an annotation file with true boxes, or a data set with its ground truth; images are matched by path
+    iou : threshold
+    images : folder of the images of `truth`; by default it is searched next to the annotations
+
+    Returns
+    -------
+    corloc : CorLoc, with the mean over classes, a 95% interval, and the value of every class
+
+    Raises
+    ------
+    InputError : the boxes and the ground truth have no image in common
+
+    Examples
+    --------
+    >>> tagged = read("tags.csv", images="images")
+    >>> paths = [tagged.path(index) for index in range(len(tagged))]
+    >>> found = Localizer.load("runs/mine").localize(paths, [tagged.names(index) for index in range(len(tagged))])
+    >>> 0 <= evaluate(found, "truth.json").mean <= 1
+    True
+    """
     dataset, boxes = truth if isinstance(truth, tuple) else read_annotated(truth, images=images)
     return corloc(localized(dataset, align(_named_as(dataset, found.dataset), found.boxes, dataset), boxes), iou)
 
 
 def _named_as(truth: Dataset, found: Dataset) -> Dataset:
-    """The images that boxes were found in under the truth's names of them; their ids are only numbers in a list."""
+    """Rename the images of a result to the file names of the ground truth, because their ids are not comparable."""
     files = {image.file for image in truth.images}
     names = {} if truth.folder is None else {(truth.folder / file).resolve(): file for file in files}
     images = []
     for index, image in enumerate(found.images):
         path = Path(image.file) if found.folder is None else found.path(index).resolve()
-        ends = (path.relative_to(parent).as_posix() for parent in reversed(path.parents))  # the longest first
-        images.append(replace(image, file=names.get(path) or next((end for end in ends if end in files), image.file)))
+        suffixes = (path.relative_to(parent).as_posix() for parent in reversed(path.parents))  # the longest first
+        file = names.get(path) or next((suffix for suffix in suffixes if suffix in files), image.file)
+        images.append(replace(image, file=file))
     if not files & {image.file for image in images}:
-        raise InputError("the boxes and the truth have no image in common")
+        raise InputError("the boxes and the ground truth have no image in common; compare the file names")
     return replace(found, images=tuple(images))
 
 
 def tagged(images: Sequence[str | Path], tags: Tags) -> Dataset:
-    """Images and their tags as a data set."""
+    """Make a data set of images and their tags; see `Localizer.localize`. Raises an InputError if they do not fit."""
     if isinstance(images, str | Path):
         raise InputError("images is one path; give a list of paths")
     if not isinstance(images, Sequence):
         raise InputError(f"images is {shown(images)}; give a list of paths")
     paths = [_path(image, "images") for image in images]
     lists = [_names(entry, path) for entry, path in zip(_entries(paths, tags), paths, strict=True)]
-    classes = tuple(dict.fromkeys(name for entry in lists for name in entry))  # as they come, as in a file of tags
+    classes = tuple(
+        dict.fromkeys(name for entry in lists for name in entry)
+    )  # in order of first use, as for a file of tags
     if not classes:
         raise InputError("no image has a tag")
-    place = {name: index for index, name in enumerate(classes)}
-    whole = [path.resolve() for path in paths]
-    twice = next((path for path, count in Counter(whole).items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"{twice}: is given twice; name an image once, with all of its tags")
-    root = Path(os.path.commonpath([path.parent for path in whole]))
-    files = [path.relative_to(root).as_posix() for path in whole]
+    class_index = {name: index for index, name in enumerate(classes)}
+    resolved = [path.resolve() for path in paths]
+    duplicate = next((path for path, count in Counter(resolved).items() if count > 1), None)
+    if duplicate is not None:
+        raise InputError(f"{duplicate}: is given twice; list an image once, with all of its tags")
+    root = Path(os.path.commonpath([path.parent for path in resolved]))
+    files = [path.relative_to(root).as_posix() for path in resolved]
     return Dataset(
         tuple(Image(index + 1, file, None) for index, file in enumerate(files)),
         classes,
-        tuple(tuple(sorted({place[name] for name in entry})) for entry in lists),
+        tuple(tuple(sorted({class_index[name] for name in entry})) for entry in lists),
         folder=root,
     )
 
 
 def _entries(paths: list[Path], tags: Tags) -> list[object]:
-    """What was said of every image."""
+    """The tags of every image, as the caller gave them."""
     if isinstance(tags, str):
-        raise InputError(f"tags is one text, {shown(tags)}; give a list with the tags of every image")
+        raise InputError(f"tags is a single string, {shown(tags)}; give a list with the tags of every image")
     if isinstance(tags, Mapping):
         by_path = {_path(key, "tags"): value for key, value in tags.items()}
         if not set(by_path) & set(paths):
-            raise InputError("no image is among the paths that tags names")
+            raise InputError("tags has no entry for any of the images; its keys must be the paths in images")
         return [by_path.get(path, ()) for path in paths]
     if not isinstance(tags, Sequence):
-        raise InputError(f"tags is {shown(tags)}; give a list with the tags of every image, or a table by path")
+        raise InputError(f"tags is {shown(tags)}; give a list with the tags of every image, or a mapping from paths")
     if len(tags) != len(paths):
-        raise InputError(f"{len(paths)} images but {len(tags)} entries of tags")
+        raise InputError(f"there are {len(paths)} images but {len(tags)} entries of tags; give one for each image")
     return list(tags)
 
 
-def _path(value: object, where: str) -> Path:
+def _path(value: object, argument: str) -> Path:
     if not isinstance(value, str | Path):
-        raise InputError(f"{where} names {shown(value)}, which is not a path")
+        raise InputError(f"{argument} contains {shown(value)}, which is not a path")
     return Path(value)
 
 

@@ -1,16 +1,20 @@
-"""What goes wrong with what a user gave us."""
+"""The error raised for unusable input, and a helper for its messages."""
 
 
 class InputError(Exception):
-    """The input cannot be used.
+    """Raised when a file, setting or argument from the user cannot be used.
 
-    The message is one sentence for the user: which file, which line or key, what was found, what to do.
-    The command line prints it and exits with status 2; nobody sees a traceback.
+    The message is one sentence for the user: which file, line or key; what was found; what to do.
+    The command line prints it without a traceback and exits with status 2.
     """
 
 
 def shown(value: object) -> str:
-    """`value` for an error message: short, whatever a hostile file put there."""
+    """Format `value` for an error message; the text stays short even for hostile input.
+
+    >>> shown([1] * 1000)
+    'a list of 1000'
+    """
     if (
         isinstance(value, list | tuple)
         and len(value) <= 6

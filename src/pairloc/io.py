@@ -1,7 +1,7 @@
-"""Untrusted files are read defensively; results are written whole or not at all.
+"""Defensive reading of untrusted files, and atomic writing of results.
 
-Everything that this package writes goes through `replacing`: to a temporary name beside the file, renamed at the end.
-A symbolic link in the file's place is replaced, never followed.
+This package writes every file through `replacing`: first under a temporary name in the same folder, then renamed.
+If the path is a symbolic link, the link itself is replaced, never its target.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="BaseModel")
 MANIFEST = "manifest.json"
-REMEDY = "name another output folder, or delete this one"
-_LARGEST = 4 << 30  # no annotation file of any known data set comes near; beyond it memory would
-_THREADS = 4  # that hash files
+REMEDY = "choose another output folder, or delete this one"
+_MAX_BYTES = 4 << 30  # far beyond any public data set's annotations; larger files could exhaust the memory
+_HASH_THREADS = 4
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of an annotation file; a missing, unreadable, empty or absurdly large one is an InputError."""
+    """Read an annotation file; raise an InputError if it is missing, unreadable, empty or larger than 4 GiB."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: is not an ordinary file")
-        if status.st_size > _LARGEST:
-            raise InputError(f"{path}: is larger than {_LARGEST >> 30} GiB; this is not an annotation file")
+            raise InputError(f"{path}: is not a regular file; give the path of an annotation file")
+        if status.st_size > _MAX_BYTES:
+            raise InputError(f"{path}: is larger than {_MAX_BYTES >> 30} GiB; this is not an annotation file")
         content = path.read_bytes()
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({reason(error)})") from error
@@ -50,7 +50,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """An annotation file as text: UTF-8, with or without a byte order mark."""
+    """Read an annotation file as UTF-8 text, with or without a byte order mark; raises like `read_bytes`."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -61,7 +61,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file's value; syntax errors name line and column."""
+    """Parse a JSON file; the InputError for a syntax error names line and column."""
     content = read_bytes(path)
     try:
         with no_garbage_collection():
@@ -72,27 +72,27 @@ def read_json(path: Path) -> Any:
         ) from error
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply to be an annotation file") from error
-    except ValueError as error:  # undecodable text, or a number of thousands of digits
+    except ValueError as error:  # text that is not UTF-8, or an integer with thousands of digits
         raise InputError(f"{path}: is not valid JSON ({reason(error)})") from error
 
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Millions of small objects without a cycle among them: looking for cycles would take a third of the time."""
-    was_on = gc.isenabled()
+    """Pause garbage collection: parsing creates no reference cycles, and looking for them costs a third of its time."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
 def read_xml(path: Path) -> Element:
-    """An XML file's root. Any DTD is refused, and with it every entity: none is expanded, none is fetched."""
+    """Parse an XML file; a DTD raises an InputError before any entity is expanded or fetched."""
 
     def refuse(name: str, *_: object) -> None:
-        raise InputError(f"{path}: has a DTD (<!DOCTYPE {name[:40]}>); remove it, annotations need none")
+        raise InputError(f"{path}: has a DTD (<!DOCTYPE {name[:40]}>), which is not allowed; remove it")
 
     builder = TreeBuilder()
     parser = expat.ParserCreate()
@@ -106,13 +106,13 @@ def read_xml(path: Path) -> Element:
         root = builder.close()
     except expat.ExpatError as error:
         raise InputError(f"{path}: line {error.lineno}: is not valid XML ({reason(error)})") from error
-    except (AssertionError, LookupError, ValueError) as error:  # e.g. an encoding that does not exist
+    except (AssertionError, LookupError, ValueError) as error:  # such as an unknown encoding
         raise InputError(f"{path}: is not valid XML ({reason(error)})") from error
     return root
 
 
 def read_model(path: Path, model: type[Model]) -> Model:
-    """A JSON file that this package wrote, checked against the model of what belongs into it."""
+    """Read a JSON file that this package wrote and validate it with a pydantic model."""
     from pydantic import ValidationError
 
     try:
@@ -122,19 +122,19 @@ def read_model(path: Path, model: type[Model]) -> Model:
 
 
 def first_problem(error: Any) -> str:
-    """The first finding of a pydantic ValidationError, with the key it is about."""
+    """Describe the first error of a pydantic ValidationError: its key, the problem and the value found."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
-    said = first["msg"].removeprefix("Value error, ")
+    problem = first["msg"].removeprefix("Value error, ")
     found = "" if first["type"] in ("missing", "extra_forbidden", "value_error") else f", not {shown(first['input'])}"
-    return f"{key}: {said}{found}" if key else f"{said}{found}"
+    return f"{key}: {problem}{found}" if key else f"{problem}{found}"
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` to write to: renamed to `path` when all went well, removed when it did not."""
-    short = hashlib.sha256(path.name.encode()).hexdigest()[:8]  # a name may already be as long as the system allows
-    partial = path.with_name(f".{short}.partial-{os.getpid()}")
+    """Write `path` atomically: yield a temporary path, then rename it to `path`; on an exception remove it."""
+    digest = hashlib.sha256(path.name.encode()).hexdigest()[:8]  # the name may already have the maximum length
+    partial = path.with_name(f".{digest}.partial-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
@@ -148,25 +148,25 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file."""
+    """Write bytes to a file atomically."""
     with replacing(path) as partial:
         partial.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text with the line ends it has."""
+    """Write text as UTF-8; line endings stay as they are."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
-    """Write JSON of one spelling: UTF-8, no NaN, a newline at the end."""
+    """Write JSON in one canonical form: UTF-8, a newline at the end; NaN raises a ValueError."""
     separators = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent, separators=separators)
     write_text(path, text + "\n")
 
 
 def write_array(path: Path, array: "npt.NDArray[Any]") -> None:
-    """Write an array as .npy."""
+    """Write an array as .npy, without pickle."""
     import numpy as np
 
     with replacing(path) as partial, partial.open("wb") as stream:
@@ -180,52 +180,52 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[st
 
     with replacing(path) as partial:
         try:
-            partial.touch()  # with the permissions that files have here; safetensors would keep it to its owner
+            partial.touch()  # safetensors would create the file readable by its owner only, whatever the umask
             save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, partial, metadata=metadata)
-        except SafetensorError as error:  # a full disk, for one
+        except SafetensorError as error:  # such as a full disk
             raise InputError(f"{path}: cannot be written ({error})") from error
 
 
 def copy_file(source: Path, path: Path) -> None:
-    """Copy the content of a file."""
+    """Copy the content of a file atomically."""
     with replacing(path) as partial:
         shutil.copyfile(source, partial)
 
 
 def sha256(path: Path) -> str:
-    """Hash of a file's content."""
+    """SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def ledger(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """The hash of every file below a folder by its name, or of those named; hidden files are not counted."""
+def file_hashes(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
+    """Hash the files in `names`, by default those of `files_in(folder)`: {relative name: SHA-256}."""
     listed = sorted(files_in(folder) if names is None else names)
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(_HASH_THREADS) as pool:
         return dict(zip(listed, pool.map(lambda name: sha256(folder / name), listed), strict=True))
 
 
-def damaged(folder: Path, hashes: Mapping[str, str]) -> list[str]:
-    """A line for every file of a ledger that is gone or is not what was written."""
-    there = {name for name in hashes if (folder / name).is_file() and not (folder / name).is_symlink()}
-    found = ledger(folder, there)
+def damaged_files(folder: Path, hashes: Mapping[str, str]) -> list[str]:
+    """Compare files with the hashes of `file_hashes`; one message for every missing or changed file."""
+    present = {name for name in hashes if (folder / name).is_file() and not (folder / name).is_symlink()}
+    found = file_hashes(folder, present)
     lines = []
     for name, expected in hashes.items():
-        if name not in there:
-            lines.append(f"{folder / name}: is gone")
+        if name not in present:
+            lines.append(f"{folder / name}: is missing")
         elif found[name] != expected:
-            lines.append(f"{folder / name}: is not what was written")
+            lines.append(f"{folder / name}: has changed since it was written")
     return lines
 
 
 def files_in(folder: Path) -> list[str]:
-    """The names of the files below a folder, with forward slashes; hidden ones are locks and unfinished work."""
+    """Sorted relative names of the files below a folder, without hidden ones: those are locks and partial files."""
     names = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
     return sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise an InputError where a symbolic link lies below a folder of ours: somebody put it there."""
+    """Raise an InputError if one of our folders contains a symbolic link: this package never creates any."""
     for base, folders, files in os.walk(folder):
         for name in (*folders, *files):
             if Path(base, name).is_symlink():
@@ -233,8 +233,8 @@ def refuse_links(folder: Path) -> None:
 
 
 def claim_folder(folder: Path, ours: str) -> None:
-    """Make a folder to write into: a new or empty one, or one that holds our file `ours`; without links in it."""
-    refuse_other_work(folder, lambda there: (there / ours).is_file())
+    """Create a folder for output; raise an InputError if it has links, or files but not our file `ours`."""
+    refuse_other_work(folder, lambda existing: (existing / ours).is_file())
     if folder.is_dir():
         refuse_links(folder)
     try:
@@ -244,23 +244,23 @@ def claim_folder(folder: Path, ours: str) -> None:
 
 
 def refuse_other_work(folder: Path, is_ours: Callable[[Path], bool]) -> None:
-    """Raise an InputError where a folder holds something that is not ours; a new or empty one is welcome."""
+    """Raise an InputError if a folder contains files and `is_ours(folder)` is False; hidden files do not count."""
     try:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: is a file; the output needs a folder")
-        there = (
+        names = (
             sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
             if folder.is_dir()
             else []
         )
     except OSError as error:
         raise InputError(f"{folder}: cannot be written to ({reason(error)})") from error
-    if there and not is_ours(folder):
-        raise InputError(f"{folder}: already holds other work ({there[0]}); {REMEDY}")
+    if names and not is_ours(folder):
+        raise InputError(f"{folder}: already contains other files ({names[0]}); {REMEDY}")
 
 
 def reason(error: BaseException) -> str:
-    """An exception in few words, without repeating the path."""
+    """Describe an exception in a few words, without repeating the path."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error).splitlines()[0][:120] if str(error) else type(error).__name__
@@ -268,10 +268,10 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def output_folder(path: Path, made_by: str, settings: Mapping[str, object]) -> Iterator[Path]:
-    """A folder to write results into that appears under its name only when all of it is there.
+    """Write a folder of results atomically: yield a temporary folder, then move it to `path` when it is complete.
 
-    The manifest names the verb, its settings and the hash of every file. The same verb with the same settings may
-    write again; a folder that holds anything else is refused before any work is done.
+    The manifest records the verb, its settings and the hash of every file. The same verb with the same settings may
+    write again; a folder with any other content raises an InputError before any work is done.
     """
     label = {"made_by": made_by, "settings": dict(settings)}
     named, path = path, path.resolve()
@@ -285,7 +285,7 @@ def output_folder(path: Path, made_by: str, settings: Mapping[str, object]) -> I
         raise InputError(f"{named}: cannot be written to ({reason(error)})") from error
     try:
         yield partial
-        hashes = ledger(partial)
+        hashes = file_hashes(partial)
         write_json(partial / MANIFEST, label | {"pairloc": __version__, "files": hashes}, indent=1)
         _move_into_place(partial, path)
     finally:
@@ -293,14 +293,14 @@ def output_folder(path: Path, made_by: str, settings: Mapping[str, object]) -> I
 
 
 def _is_output_of(folder: Path, label: Mapping[str, object]) -> bool:
-    """Whether a folder holds an output; one of another verb or of other settings is refused by name."""
+    """Whether a folder contains this output; raise an InputError if it is from another verb or other settings."""
     manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
     if not isinstance(manifest, dict) or "made_by" not in manifest:
         return False
     if manifest["made_by"] != label["made_by"]:
-        raise InputError(f"{folder}: already holds the output of {manifest['made_by']!r}; {REMEDY}")
+        raise InputError(f"{folder}: already contains the output of {manifest['made_by']!r}; {REMEDY}")
     if manifest.get("settings") != json.loads(json.dumps(label["settings"])):
-        raise InputError(f"{folder}: already holds the output of the same verb with other settings; {REMEDY}")
+        raise InputError(f"{folder}: already contains the output of the same verb with other settings; {REMEDY}")
     return True
 
 

@@ -1,20 +1,20 @@
-"""Settings that were written before: one table of keys that moved, read by whoever opens an old file.
+"""Migration of settings written by earlier versions: one table of renamed, moved and removed keys.
 
-Weights and runs made before keep working, since their settings are converted on reading. A user's own TOML is not
-converted: its author is told the new name of the first key that moved.
+Old weights and runs keep working, because their settings are converted when they are read. A user's TOML file is not
+converted; an error names the new name of its first outdated key.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 _TRAINING = ("steps", "pairs", "optimizer", "lr", "foreground", "background", "held_out")
-_GONE = ("momentum", "weight_decay", "clip", "patience", "looks", "pair_loss")
+_REMOVED = ("momentum", "weight_decay", "clip", "patience", "looks", "pair_loss")
 
-# Old key -> new key, by the section it stood in; None where nothing took its place.
+# Old key -> new key, by section; None if the key was removed.
 MOVED: dict[str, dict[str, str | None]] = {
     "proposer": dict.fromkeys(("shared", "backbone_lr", "schedule", "weight_decay", "clip"))
     | {"nearby": "min_background_iou"},
-    "transfer": dict.fromkeys(_GONE)
+    "transfer": dict.fromkeys(_REMOVED)
     | {name: f"training.{name}" for name in _TRAINING}
     | {
         "features": "features.kind",
@@ -25,7 +25,7 @@ MOVED: dict[str, dict[str, str | None]] = {
         "tight_iou": "unary.tight_iou",
         "relation": "pairs.kind",
     },
-    "localization": dict.fromkeys((*_GONE, "init", "train_unary", "train_pairs"))
+    "localization": dict.fromkeys((*_REMOVED, "init", "train_unary", "train_pairs"))
     | {name: f"training.{name}" for name in (*_TRAINING, "foreground_iou", "negatives")}
     | {
         "features": "features.kind",
@@ -51,7 +51,7 @@ MOVED: dict[str, dict[str, str | None]] = {
     "fine_tune": {"sure": "instance_threshold", "nearby": None},
     "run": {"transfer_images": "transfer.images", "learning": "localization"},
 }
-# What an old file meant by leaving a key out, where the default is another one now.
+# Defaults of earlier versions for keys that an old file omits, where the default has changed.
 _OLD_DEFAULTS: dict[str, dict[str, Any]] = {
     "transfer": {
         "features": "transfer", "dimensions": 0, "geometry": False, "unary": "sampled", "relation": "paper",
@@ -62,58 +62,58 @@ _OLD_DEFAULTS: dict[str, dict[str, Any]] = {
         "lambda1": 0.5, "rivals": 0.0, "oversize": 0.0, "largest": 1.0, "refine": 0.0, "group": 0,
     },
 }  # fmt: skip
-_VALUES = {"pairs.kind": {"paper": "relation"}}  # values that got another name
+_VALUES = {"pairs.kind": {"paper": "relation"}}  # renamed values
 
 
 def migrated(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a section as they are called now; settings of today come back as they are."""
+    """Convert the settings of a section to the current keys; current settings are returned unchanged."""
     moved = MOVED[section]
     if not is_old(section, settings):
         return dict(settings)
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for key, value in (_OLD_DEFAULTS.get(section, {}) | dict(settings)).items():
         new = moved.get(key, key)
         if new is not None:
             *groups, name = new.split(".")
-            place = found
+            table = converted
             for group in groups:
-                place = place.setdefault(group, {})
-            place[name] = _VALUES.get(new, {}).get(value, value) if isinstance(value, str) else value
-    return found
+                table = table.setdefault(group, {})
+            table[name] = _VALUES.get(new, {}).get(value, value) if isinstance(value, str) else value
+    return converted
 
 
 def is_old(section: str, settings: Mapping[str, Any]) -> bool:
-    """Whether settings hold a key that moved. `features` and the like are groups now and were values before."""
+    """Return whether settings contain an outdated key; keys such as `features` were values and are groups now."""
     return any(key in MOVED[section] and not isinstance(value, dict) for key, value in settings.items())
 
 
 def migrated_run(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a whole run, as a run made before wrote them."""
-    found = dict(settings)
-    if "learning" in found:
-        found["localization"] = found.pop("learning")
-    images = found.pop("transfer_images", None)
+    """Convert the settings of a whole run that an earlier version wrote."""
+    converted = dict(settings)
+    if "learning" in converted:
+        converted["localization"] = converted.pop("learning")
+    images = converted.pop("transfer_images", None)
     for section in ("proposer", "transfer", "localization", "fine_tune"):
-        if isinstance(found.get(section), dict):
-            found[section] = migrated(section, found[section])
+        if isinstance(converted.get(section), dict):
+            converted[section] = migrated(section, converted[section])
     if images is not None:
-        found.setdefault("transfer", {})["images"] = images
-    return found
+        converted.setdefault("transfer", {})["images"] = images
+    return converted
 
 
 def moved_key(content: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """The first key of a run's TOML that has another name now, and that name."""
+    """Return the first outdated key of a run's TOML file and its new name, None if the key was removed."""
     for old, new in MOVED["run"].items():
         if old == "learning" and isinstance(content.get(old), dict):
             for key in content[old]:
-                place = MOVED["localization"].get(key, key)
-                return f"learning.{key}", None if place is None else f"localization.{place}"
+                new_key = MOVED["localization"].get(key, key)
+                return f"learning.{key}", None if new_key is None else f"localization.{new_key}"
         if old in content:
             return old, new
     for section in ("proposer", "transfer", "localization", "fine_tune"):
         values = content.get(section)
         for key, value in values.items() if isinstance(values, dict) else ():
             if key in MOVED[section] and not isinstance(value, dict):
-                place = MOVED[section][key]
-                return f"{section}.{key}", None if place is None else f"{section}.{place}"
+                new_key = MOVED[section][key]
+                return f"{section}.{key}", None if new_key is None else f"{section}.{new_key}"
     return None

@@ -1,4 +1,4 @@
-"""What differs between operating systems and machines: locks, memory, processors, devices."""
+"""Everything that differs between operating systems and machines: locks, memory, CPU cores, devices."""
 
 import contextlib
 import importlib
@@ -12,11 +12,11 @@ from typing import Any
 from pairloc.errors import InputError
 
 DEVICES = ("cpu", "cuda", "mps")
-_SHARED = Path("/dev/shm")  # noqa: S108 - where torch's processes hand tensors over on Linux
+_SHARED = Path("/dev/shm")  # noqa: S108 - where torch passes tensors between processes on Linux
 
 
 def _optional(name: str) -> Any:
-    """A module of the standard library that only some systems have, or None."""
+    """Import a module of the standard library that exists on some systems only; None where it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -25,9 +25,9 @@ def _optional(name: str) -> Any:
 
 @contextlib.contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock file; if another process holds it, raise an InputError that says `refusal`.
+    """Hold an exclusive lock on a file; if it is already locked, raise an InputError with the message `refusal`.
 
-    The file is never opened through a symbolic link, and its content is not touched.
+    Symbolic links are not followed, and the content of the file stays unchanged.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
@@ -43,7 +43,7 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
 
 
 def _lock(file: int) -> bool:
-    """Lock an open file until it is closed; whether that worked. A system without locks is trusted."""
+    """Try to lock an open file until it is closed; return whether it worked, True on systems without file locks."""
     fcntl, msvcrt = _optional("fcntl"), _optional("msvcrt")
     try:
         if fcntl is not None:
@@ -56,7 +56,7 @@ def _lock(file: int) -> bool:
 
 
 def peak_memory() -> int | None:
-    """The most bytes this process has held so far; None where the system does not say."""
+    """Peak memory of this process in bytes; None where the system does not report it."""
     resource = _optional("resource")
     if resource is None:
         return None
@@ -65,7 +65,7 @@ def peak_memory() -> int | None:
 
 
 def memory() -> int:
-    """Bytes of this machine's memory; 8 GiB where the system does not say."""
+    """Physical memory of this machine in bytes; 8 GiB where the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -73,28 +73,32 @@ def memory() -> int:
 
 
 def room_for_tensors() -> int:
-    """Bytes of tensors that may wait between processes: a part of the memory, and of what they may share."""
-    shared = shutil.disk_usage(_SHARED).free // 2 if _SHARED.is_dir() else memory()
-    return min(memory() // 4, shared)
+    """Limit in bytes for tensors queued between processes: a quarter of memory, at most half of free `/dev/shm`."""
+    shared_memory = shutil.disk_usage(_SHARED).free // 2 if _SHARED.is_dir() else memory()
+    return min(memory() // 4, shared_memory)
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def learning_device(device: str) -> str:
-    """Where scores are learned and problems solved: on a CPU where the device has no double precision."""
+    """Device for training scores and solving problems: the CPU instead of MPS, which has no double precision."""
     return "cpu" if device == "mps" else device
 
 
 def choose_device(name: str) -> str:
-    """The device a user means: `auto` takes a GPU where there is one. An unknown or missing one is an InputError."""
+    """Resolve a device name; `auto` is CUDA if available, else the CPU.
+
+    Raises an InputError if the device is unknown or not available.
+    """
     import torch
 
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        return "cuda" if there["cuda"] else "cpu"
-    if not there.get(name, False):
-        raise InputError(f"device {name!r}: is not here; use {' or '.join(n for n in DEVICES if there[n])}, or auto")
+        return "cuda" if available["cuda"] else "cpu"
+    if not available.get(name, False):
+        choices = " or ".join(device for device in DEVICES if available[device])
+        raise InputError(f"device {name!r}: is not available; use {choices}, or auto")
     return name

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a plain line now and then elsewhere. Both on standard error."""
+"""Progress on standard error: a bar on a terminal, a plain line every ten seconds elsewhere."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def track(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """Pass items on while showing how many of `total` are done."""
+    """Iterate over `items` while reporting how many of `total` are done; `what` labels the report."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track as rich_track

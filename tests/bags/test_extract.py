@@ -22,14 +22,14 @@ def files(path: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(scenes: Path, proposer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    store = tmp_path_factory.mktemp("stores") / "whole"
+def complete(scenes: Path, proposer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("stores") / "complete"
     extract(read(scenes / "target_tags.csv"), proposer, store, SETTINGS)
     return store
 
 
-def test_bags_hold_boxes_features_tags_and_the_whole_image(whole: Path, scenes: Path) -> None:
-    store, target = BagStore(whole), read(scenes / "target_tags.csv")
+def test_bags_contain_boxes_features_tags_and_the_whole_image(complete: Path, scenes: Path) -> None:
+    store, target = BagStore(complete), read(scenes / "target_tags.csv")
     assert store.dataset.tags == target.tags
     assert store.info()["transfer d"] == 32
     for index in range(len(store)):
@@ -41,24 +41,28 @@ def test_bags_hold_boxes_features_tags_and_the_whole_image(whole: Path, scenes: 
         assert bag.transfer.shape == (len(bag.boxes), 32)
 
 
-def test_killed_anywhere_it_ends_with_the_same_bytes(scenes: Path, proposer: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_resumed_extraction_writes_the_same_bytes(
+    scenes: Path, proposer: Path, complete: Path, tmp_path: Path
+) -> None:
     target = read(scenes / "target_tags.csv")
-    for stop in range(4):  # at the end of every shard, before the next
+    for stop in range(4):  # interrupt before each shard
         store = tmp_path / f"boundary{stop}"
 
-        def dies(shards: Iterable[int], total: int, stop: int = stop) -> Iterator[int]:
+        def interrupt(shards: Iterable[int], total: int, stop: int = stop) -> Iterator[int]:
             for number, shard in enumerate(shards):
                 if number == stop:
                     raise KeyboardInterrupt
                 yield shard
 
         with pytest.raises(KeyboardInterrupt):
-            extract(target, proposer, store, SETTINGS, track=dies)
+            extract(target, proposer, store, SETTINGS, track=interrupt)
         extract(target, proposer, store, SETTINGS)
-        assert files(store) == files(whole)
+        assert files(store) == files(complete)
 
 
-def test_a_kill_in_the_middle_of_a_shard(scenes: Path, proposer: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_process_killed_in_the_middle_of_a_shard_can_be_resumed(
+    scenes: Path, proposer: Path, complete: Path, tmp_path: Path
+) -> None:
     store = tmp_path / "middle"
     code = (
         "import os, signal, sys; from pathlib import Path; import numpy as np\n"
@@ -79,10 +83,10 @@ def test_a_kill_in_the_middle_of_a_shard(scenes: Path, proposer: Path, whole: Pa
     with pytest.raises(InputError, match="is not finished"):
         BagStore(store)
     extract(read(scenes / "target_tags.csv"), proposer, store, SETTINGS)
-    assert files(store) == files(whole)
+    assert files(store) == files(complete)
 
 
-def test_an_unreadable_image_is_named_and_skipped_or_fatal(scenes: Path, proposer: Path, tmp_path: Path) -> None:
+def test_an_unreadable_image_is_an_error_or_is_skipped(scenes: Path, proposer: Path, tmp_path: Path) -> None:
     broken = tmp_path / "scenes"
     shutil.copytree(scenes, broken)
     (broken / "images" / "target_000024.jpg").write_text("not an image")
@@ -97,17 +101,17 @@ def test_an_unreadable_image_is_named_and_skipped_or_fatal(scenes: Path, propose
     assert store.bag(index).transfer.shape == (0, 32)
 
 
-def test_another_proposer_does_not_fit_the_store(scenes: Path, proposer: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_store_of_another_proposer_is_refused(scenes: Path, proposer: Path, complete: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(proposer, other)
     content = bytearray((other / "proposer.safetensors").read_bytes())
     content[-1] ^= 1
     (other / "proposer.safetensors").write_bytes(content)
     with pytest.raises(InputError, match="other images, settings or proposer"):
-        extract(read(scenes / "target_tags.csv"), other, whole, SETTINGS)
+        extract(read(scenes / "target_tags.csv"), other, complete, SETTINGS)
 
 
-def test_what_cannot_be_extracted_leaves_no_store(scenes: Path, proposer: Path, tmp_path: Path) -> None:
+def test_a_refused_extraction_writes_no_store(scenes: Path, proposer: Path, tmp_path: Path) -> None:
     target = read(scenes / "target_tags.csv")
     with pytest.raises(InputError, match="cannot be read"):
         extract(target, tmp_path / "none", tmp_path / "s", SETTINGS)

@@ -7,7 +7,7 @@ from pairloc.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["backbone-roi", "backbone-crops", "none"])
-def test_features_of_a_image_do_not_depend_on_its_batch(name: str) -> None:
+def test_features_of_an_image_do_not_depend_on_its_batch(name: str) -> None:
     extractor = feature_extractor(name)
     torch.manual_seed(0)
     images = [torch.rand(3, 50, 70), torch.rand(3, 64, 64)]
@@ -18,25 +18,25 @@ def test_features_of_a_image_do_not_depend_on_its_batch(name: str) -> None:
     torch.testing.assert_close(together[0], alone, atol=1e-4, rtol=1e-4)
 
 
-def test_unknown_features() -> None:
+def test_unknown_class_features_are_refused() -> None:
     for name in EXTRACTORS:
         check_class_features(name)
-    for refuses in (check_class_features, feature_extractor):
+    for function in (check_class_features, feature_extractor):
         with pytest.raises(InputError, match="no class features 'magic'; known are backbone-roi"):
-            refuses("magic")
+            function("magic")
 
 
-def test_the_packaged_weights_are_those_of_imagenet() -> None:
-    """The feature maps carry the packaged weights, parameter by parameter, and have the strides they should."""
+def test_the_backbone_loads_the_packaged_imagenet_weights() -> None:
+    """Every parameter of the feature maps is the packaged one, and the maps have the expected strides."""
     import timm
 
     network = timm.create_model("tf_efficientnet_lite0", pretrained=False)
     network.load_state_dict(lite_weights())
     maps = Maps("efficientnet-lite0", pretrained=True, levels=4)
-    own = dict(network.named_parameters())
+    expected = dict(network.named_parameters())
     loaded = dict(maps.body.named_parameters())
     assert len(loaded) > 100
     for name, parameter in loaded.items():
-        assert torch.equal(parameter, own[name.replace("blocks_", "blocks.")]), name
+        assert torch.equal(parameter, expected[name.replace("blocks_", "blocks.")]), name
     levels = maps(torch.zeros(1, 3, 64, 64))
     assert [level.shape[1:] for level in levels] == [(24, 16, 16), (40, 8, 8), (112, 4, 4), (320, 2, 2)]

@@ -14,17 +14,17 @@ def test_geometry_does_not_depend_on_the_size_of_the_image() -> None:
     small = geometry(boxes, torch.tensor([[100, 100]]), objectness)
     torch.testing.assert_close(small, geometry(boxes * 7, torch.tensor([[700, 700]]), objectness))
     assert small.shape == (1, 2, GEOMETRY)
-    assert small[0, 0, 5:9].tolist() == [1, 0, 0, 1]  # left and lower edge
+    assert small[0, 0, 5:9].tolist() == [1, 0, 0, 1]  # touches the left and bottom border
     assert small[0, 1, 5:9].sum() == 0
 
 
-def test_bags_carry_it_held_and_read(tmp_path: Path) -> None:
+def test_geometry_is_appended_to_cached_and_uncached_features(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
     features = FeatureSettings(kind="transfer", dimensions=4, geometry=True)
-    held, read = Bags(store, features), Bags(store, features, memory=0)
-    assert held.d == 4 + GEOMETRY
+    cached, uncached = Bags(store, features), Bags(store, features, memory=0)
+    assert cached.d == 4 + GEOMETRY
     rows = torch.tensor([5, 2])
-    torch.testing.assert_close(held.features(rows), read.features(rows))
+    torch.testing.assert_close(cached.features(rows), uncached.features(rows))
     sizes = torch.full((2, 2), 100)
-    expected = geometry(held.boxes[rows], sizes, held.objectness[rows])
-    torch.testing.assert_close(held.features(rows)[..., 4:], expected)
+    expected = geometry(cached.boxes[rows], sizes, cached.objectness[rows])
+    torch.testing.assert_close(cached.features(rows)[..., 4:], expected)

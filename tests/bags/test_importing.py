@@ -14,7 +14,7 @@ def result(**changes: object) -> dict[str, object]:
     return {"image_id": 1, "category_id": 5, "bbox": [1, 2, 3, 4], "score": 0.5} | changes
 
 
-def test_any_detectors_results_become_bags(tmp_path: Path) -> None:
+def test_results_of_any_detector_become_bags(tmp_path: Path) -> None:
     data = read(write_json(tmp_path / "x.json", coco()))
     results = [result(score=0.2), result(score=0.9, bbox=[5, 5, 2, 2]), result(score=0.5), result(image_id=2)]
     write_json(tmp_path / "r.json", results)
@@ -40,14 +40,14 @@ def test_any_detectors_results_become_bags(tmp_path: Path) -> None:
         ([result(bbox=[1, 2, 0, 3])], "has no area"),
     ],
 )
-def test_bad_results_name_their_place(tmp_path: Path, results: object, message: str) -> None:
+def test_an_invalid_result_is_named_by_its_index(tmp_path: Path, results: object, message: str) -> None:
     data = read(write_json(tmp_path / "x.json", coco()))
     with pytest.raises(InputError, match=message):
         import_bags(data, write_json(tmp_path / "r.json", results), tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
-def test_features_must_fit(tmp_path: Path) -> None:
+def test_features_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     data = read(write_json(tmp_path / "x.json", coco()))
     write_json(tmp_path / "r.json", [result()])
     np.save(tmp_path / "f.npy", np.zeros((3, 2)))

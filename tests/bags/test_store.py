@@ -1,4 +1,4 @@
-"""The store: whole shards or none, the same bytes however it was written, and damage that is found."""
+"""The store: no partial shards, the same bytes after any interruption, and damage is detected."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ def dataset(count: int) -> Dataset:
 
 
 def bag(index: int) -> Bag:
-    """A bag that depends on its index alone; some are empty."""
+    """A bag that depends only on its index; some are empty."""
     generator = np.random.default_rng(index)
     n = index % 4
     return Bag(
@@ -50,7 +50,7 @@ def content(path: Path) -> dict[str, str]:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 5))
-def test_bags_come_back(tmp_path_factory: pytest.TempPathFactory, count: int, shard: int) -> None:
+def test_bags_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, count: int, shard: int) -> None:
     path = tmp_path_factory.mktemp("s") / "store"
     write(path, count, shard)
     store = BagStore(path)
@@ -65,7 +65,7 @@ def test_bags_come_back(tmp_path_factory: pytest.TempPathFactory, count: int, sh
 
 
 @pytest.mark.parametrize("stops", [[0], [1], [2], [0, 1, 1]])
-def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, stops: list[int]) -> None:
+def test_a_resumed_writer_writes_the_same_bytes(tmp_path: Path, stops: list[int]) -> None:
     write(tmp_path / "whole", 11, 3)
     for stop in stops:
         write(tmp_path / "stopped", 11, 3, stop_after=stop)
@@ -80,19 +80,19 @@ def test_an_interrupted_shard_is_never_read(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "store"
     real, calls = np.save, []
 
-    def breaks(file: IO[bytes], array: np.ndarray[Any, Any], **options: bool) -> None:
+    def failing_save(file: IO[bytes], array: np.ndarray[Any, Any], **options: bool) -> None:
         calls.append(file)
         if len(calls) == 9:
             raise OSError(28, "No space left on device")
         real(file, array, **options)
 
-    monkeypatch.setattr(np, "save", breaks)
+    monkeypatch.setattr(np, "save", failing_save)
     with pytest.raises(InputError, match=r"transfer.npy: cannot be written \(no space left on device\)"):
         write(path, 6, 3)
     monkeypatch.undo()
     assert sorted(entry.name for entry in path.iterdir()) == [".lock", "plan.json", "shard-00000"]
-    (path / ".shard-00001.partial").mkdir()  # as a kill would leave it
-    (path / ".shard-00000.partial-0").mkdir()  # as a kill of an earlier version would
+    (path / ".shard-00001.partial").mkdir()  # left behind by a killed process
+    (path / ".shard-00000.partial-0").mkdir()  # left behind by an earlier version
     write(path, 6, 3)
     assert content(path) == content(tmp_path / "whole")
 
@@ -106,12 +106,12 @@ def test_a_second_writer_and_another_plan_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     (tmp_path / "file").write_text("x")
-    for name, message in (("mine", "already holds other work"), ("file", "is a file")):
+    for name, message in (("mine", "already contains other files"), ("file", "is a file")):
         with pytest.raises(InputError, match=message):
             StoreWriter(tmp_path / name, dataset(4), {}, shard=2)
 
 
-def test_a_flipped_byte_in_any_file_is_found(tmp_path: Path) -> None:
+def test_a_changed_byte_in_any_file_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "s"
     write(path, 7, 3)
     for file in sorted(path.glob("shard-*/*")):
@@ -122,15 +122,15 @@ def test_a_flipped_byte_in_any_file_is_found(tmp_path: Path) -> None:
         assert any(str(file) in line for line in BagStore(path).verify()), file
         file.write_bytes(original)
     (path / "shard-00000" / "boxes.npy").unlink()
-    assert any("is gone" in line for line in BagStore(path).verify())
+    assert any("is missing" in line for line in BagStore(path).verify())
 
 
-def test_what_is_no_store(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a bag store"):
         BagStore(tmp_path)
 
 
-def test_a_store_is_finished_when_all_shards_are_there(tmp_path: Path) -> None:
+def test_a_store_with_missing_shards_cannot_be_finished(tmp_path: Path) -> None:
     with (
         StoreWriter(tmp_path / "s", dataset(4), {}, shard=2) as writer,
         pytest.raises(ValueError, match="2 shards are missing"),
@@ -138,7 +138,7 @@ def test_a_store_is_finished_when_all_shards_are_there(tmp_path: Path) -> None:
         writer.finish()
 
 
-def test_files_have_the_keys_they_always_had(tmp_path: Path) -> None:
+def test_the_file_format_has_not_changed(tmp_path: Path) -> None:
     write(tmp_path / "s", 2, 2)
     key = "832daa1dc3984662b9cbbe45371186d768c56c40e2de4b904db21581769b4f2b"
     assert (tmp_path / "s" / "plan.json").read_text() == (
@@ -160,16 +160,20 @@ def test_files_have_the_keys_they_always_had(tmp_path: Path) -> None:
         ("plan.json", lambda plan: [], "valid dictionary"),
         ("plan.json", lambda plan: plan | {"images": 3}, "images: .*not 3"),
         ("plan.json", lambda plan: plan | {"classes": ["cat"]}, "a tag that is not among the 1 classes"),
-        ("plan.json", lambda plan: plan | {"images": plan["images"][:-1]}, "are not the 6 images of plan.json"),
+        ("plan.json", lambda plan: plan | {"images": plan["images"][:-1]}, "do not cover the 6 images of plan.json"),
         ("plan.json", lambda plan: plan | {"more": 1}, "more: "),
         ("manifest.json", lambda manifest: {"shards": []}, "made_by: "),
-        ("manifest.json", lambda manifest: manifest | {"shards": manifest["shards"][1:]}, "are not the 7 images"),
-        ("manifest.json", lambda manifest: manifest | {"shards": manifest["shards"][::-1]}, "are not the 7 images"),
+        ("manifest.json", lambda manifest: manifest | {"shards": manifest["shards"][1:]}, "do not cover the 7 images"),
+        (
+            "manifest.json",
+            lambda manifest: manifest | {"shards": manifest["shards"][::-1]},
+            "do not cover the 7 images",
+        ),
         ("manifest.json", lambda m: m | {"shards": [m["shards"][0] | {"name": "../x"}]}, r"shards.0.name: .*'../x'"),
         ("manifest.json", lambda m: m | {"shards": [m["shards"][0] | {"files": {"../x": ""}}]}, "files are not boxes"),
     ],
 )
-def test_files_of_another_shape_are_one_sentence(
+def test_invalid_json_files_are_reported_in_one_sentence(
     tmp_path: Path, name: str, change: Callable[[Any], Any], message: str
 ) -> None:
     write(tmp_path / "s", 7, 3)
@@ -192,7 +196,7 @@ def test_files_of_another_shape_are_one_sentence(
         ("class", np.array([None] * 3)),
     ],
 )
-def test_arrays_of_another_shape_are_one_sentence(tmp_path: Path, name: str, array: np.ndarray[Any, Any]) -> None:
+def test_invalid_arrays_are_reported(tmp_path: Path, name: str, array: np.ndarray[Any, Any]) -> None:
     write(tmp_path / "s", 3, 3)
     np.save(tmp_path / "s" / "shard-00000" / f"{name}.npy", array)
     with pytest.raises(InputError, match=rf"{name}.npy: is damaged .*'pairloc bags verify'"):

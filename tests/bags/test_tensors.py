@@ -11,16 +11,16 @@ from pairloc.errors import InputError
 from pairloc.settings import FeatureSettings
 
 
-def test_held_and_read_features_are_the_same(tmp_path: Path) -> None:
+def test_cached_and_uncached_features_are_the_same(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    held, read = Bags(store, plain("both"), memory=1 << 30), Bags(store, plain("both"), memory=0)
+    cached, uncached = Bags(store, plain("both"), memory=1 << 30), Bags(store, plain("both"), memory=0)
     rows, proposals = torch.tensor([3, 0, 17]), torch.tensor([[0, 2], [5, 5], [1, 3]])
-    torch.testing.assert_close(held.features(rows), read.features(rows))
-    torch.testing.assert_close(held.chosen(rows, proposals), read.chosen(rows, proposals))
-    torch.testing.assert_close(held.chosen(rows, proposals)[1, 0], held.features(rows)[1, 5])
+    torch.testing.assert_close(cached.features(rows), uncached.features(rows))
+    torch.testing.assert_close(cached.chosen(rows, proposals), uncached.chosen(rows, proposals))
+    torch.testing.assert_close(cached.chosen(rows, proposals)[1, 0], cached.features(rows)[1, 5])
 
 
-def test_features_are_those_of_the_store_reduced(tmp_path: Path) -> None:
+def test_the_reduction_is_applied_to_the_features_of_the_store(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
     bags = Bags(store, FeatureSettings(kind="transfer", dimensions=4, geometry=False))
     raw = torch.from_numpy(np.array(store.bag(11).transfer)).float()
@@ -29,16 +29,16 @@ def test_features_are_those_of_the_store_reduced(tmp_path: Path) -> None:
     assert bags.d == 4
 
 
-def test_some_bags_of_a_store(tmp_path: Path) -> None:
+def test_indices_select_bags_of_a_store(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
-    some, every = Bags(store, plain("class"), indices=[5, 2]), Bags(store, plain("class"))
-    torch.testing.assert_close(some.boxes, every.boxes[[5, 2]])
-    same = Bags(store, plain("class"), indices=[5, 2], reduction=every.reduction)
-    torch.testing.assert_close(same.features(torch.tensor([1, 0])), every.features(torch.tensor([2, 5])))
-    assert some.sizes == [(100, 100)] * 2
+    subset, full = Bags(store, plain("class"), indices=[5, 2]), Bags(store, plain("class"))
+    torch.testing.assert_close(subset.boxes, full.boxes[[5, 2]])
+    reduced = Bags(store, plain("class"), indices=[5, 2], reduction=full.reduction)
+    torch.testing.assert_close(reduced.features(torch.tensor([1, 0])), full.features(torch.tensor([2, 5])))
+    assert subset.sizes == [(100, 100)] * 2
 
 
-def test_reduction_keeps_the_largest_directions() -> None:
+def test_reduction_keeps_the_principal_components() -> None:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(500, 3, generator=generator)
     features = hidden @ torch.randn(3, 20, generator=generator) + 7
@@ -51,14 +51,14 @@ def test_reduction_keeps_the_largest_directions() -> None:
     torch.testing.assert_close(reduced @ back.solution, features - features.mean(dim=0), atol=1e-2, rtol=0)
 
 
-def test_without_a_number_of_directions_each_axis_is_scaled() -> None:
+def test_without_reduction_each_dimension_has_unit_variance() -> None:
     features = torch.randn(400, 5, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, 10, 0.1, 3, 0])
     reduced = Reduction.fit(features, 0)(features)
     torch.testing.assert_close(reduced[:, :4].std(dim=0), torch.ones(4), atol=0.01, rtol=0)
     assert torch.isfinite(reduced).all()
 
 
-def test_the_area_of_a_proposal_is_its_part_of_the_image(tmp_path: Path) -> None:
+def test_area_is_the_fraction_of_the_image(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
     bags = Bags(store, plain("transfer"))
     width, height = store.bag(4).size
@@ -66,7 +66,7 @@ def test_the_area_of_a_proposal_is_its_part_of_the_image(tmp_path: Path) -> None
     assert abs(float(bags.area[4, 2]) - (x2 - x1) * (y2 - y1) / (width * height)) < 1e-6
 
 
-def test_an_image_of_unknown_size_is_covered_by_nothing() -> None:
+def test_area_is_zero_if_the_image_size_is_unknown() -> None:
     boxes = torch.tensor([[[0.0, 0.0, 8.0, 8.0]], [[0.0, 0.0, 8.0, 8.0]]])
     assert _area(boxes, torch.tensor([[16.0, 8.0], [0.0, 0.0]]))[:, 0].tolist() == [0.5, 0.0]
 
@@ -78,13 +78,13 @@ def test_features_of_another_extractor_are_refused(tmp_path: Path) -> None:
         Bags(store, plain("transfer"), reduction=learned)
 
 
-def test_both_features_stand_side_by_side(tmp_path: Path) -> None:
+def test_both_kinds_of_features_are_concatenated(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
     one, other, both = (Bags(store, plain(kind)).features(torch.tensor([3])) for kind in ("transfer", "class", "both"))
     torch.testing.assert_close(both, torch.cat([one, other], dim=2))
 
 
-def test_the_seed_decides_the_reduction_and_nothing_else(tmp_path: Path) -> None:
+def test_the_seed_affects_only_the_reduction(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s", bags=600, proposals=2)
     features = FeatureSettings(kind="transfer", dimensions=4, geometry=False)
     one, same, other = (Bags(store, features, seed=seed) for seed in (0, 0, 1))

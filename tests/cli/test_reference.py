@@ -1,15 +1,21 @@
-"""The page of settings says what the settings are."""
+"""The generated reference pages."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from pairloc.cli.reference import settings_page
+import pytest
+
+from pairloc.cli.reference import cli_page, settings_page
+from pairloc.cli.reference_api import api_page
 from pairloc.settings import RunSettings, Settings
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 
 
-def test_the_page_is_what_is_generated() -> None:
-    assert PAGE.read_text(encoding="utf-8") == settings_page(), "python -m pairloc.cli.reference > docs/settings.md"
+@pytest.mark.parametrize(("name", "page"), [("settings", settings_page), ("cli", cli_page), ("api", api_page)])
+def test_pages_are_up_to_date(name: str, page: Callable[[], str]) -> None:
+    current = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    assert current == page(), "run python -m pairloc.cli.reference docs/reference"
 
 
 def every_field(kind: type[Settings]) -> list[tuple[str, str | None]]:

@@ -30,8 +30,8 @@ def test_healthy_scenes(healthy: Path) -> None:
     assert json.dumps(report.to_json())
 
 
-def test_planted_faults_are_all_named(healthy: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "sick"
+def test_every_planted_problem_is_reported(healthy: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
     shutil.copytree(healthy, folder)
     file = folder / "source.json"
     content = json.loads(file.read_text())
@@ -92,7 +92,7 @@ def test_planted_faults_are_all_named(healthy: Path, tmp_path: Path) -> None:
     assert not report.usable
 
 
-def test_bodies_are_decoded_only_when_asked(tmp_path: Path) -> None:
+def test_pixels_are_decoded_only_with_deep(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", coco())
     image_file(tmp_path / "images" / "b.png")
     file = image_file(tmp_path / "images" / "a.png")
@@ -103,7 +103,7 @@ def test_bodies_are_decoded_only_when_asked(tmp_path: Path) -> None:
     assert [finding.kind for finding in examine(tmp_path, deep=True).findings.errors] == ["unreadable-image"]
 
 
-def test_without_image_files_only_the_annotations_are_judged(tmp_path: Path) -> None:
+def test_without_image_files_only_the_annotations_are_checked(tmp_path: Path) -> None:
     report = examine(write_json(tmp_path / "x.json", coco()))
     assert report.usable
     assert report.checked == 0
@@ -111,8 +111,8 @@ def test_without_image_files_only_the_annotations_are_judged(tmp_path: Path) -> 
     assert [finding.kind for finding in report.findings if finding.kind != "rare-class"] == ["no-image-files"]
 
 
-def test_no_data_set_at_all(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no known data set here"):
+def test_a_folder_without_a_data_set_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not recognised as a data set"):
         examine(tmp_path)
 
 
@@ -127,7 +127,7 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path) -> None:
     assert [Path(summary.file).name for summary in report.summaries] == ["good.json"]
 
 
-def test_boxes_are_checked_against_image_files_where_no_size_is_given(tmp_path: Path) -> None:
+def test_boxes_are_checked_against_image_files_if_no_size_is_given(tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}]
     write_json(tmp_path / "x.json", coco(images=images))
     image_file(tmp_path / "images" / "a.png", (40, 30))
@@ -138,7 +138,7 @@ def test_boxes_are_checked_against_image_files_where_no_size_is_given(tmp_path: 
     ]
 
 
-def test_faults_of_a_refused_image_are_named_and_not_blamed_on_others(tmp_path: Path) -> None:
+def test_problems_of_a_rejected_image_are_reported_once(tmp_path: Path) -> None:
     images = [
         {"id": i, "file_name": name, "width": 40, "height": 30} for i, name in ((1, "a.png"), (2, "a.png"), (3, "../x"))
     ]

@@ -14,17 +14,17 @@ from pairloc.settings import SceneSettings
 SMALL = SceneSettings(source_images=30, target_images=30, size=64)
 
 
-def test_the_classes() -> None:
+def test_source_and_target_classes_are_disjoint() -> None:
     assert len(SOURCE) + len(TARGET) >= 24
     assert not set(SOURCE) & set(TARGET)
     assert any(" " in name for name in TARGET)
 
 
 def test_the_same_seed_draws_the_same_scene_in_any_order() -> None:
-    first, again = (draw_scene(SMALL, 7, target=True) for _ in range(2))
-    assert first.image.tobytes() == again.image.tobytes()
-    assert first.names == again.names
-    np.testing.assert_array_equal(first.boxes, again.boxes)
+    first, second = (draw_scene(SMALL, 7, target=True) for _ in range(2))
+    assert first.image.tobytes() == second.image.tobytes()
+    assert first.names == second.names
+    np.testing.assert_array_equal(first.boxes, second.boxes)
     other = draw_scene(SceneSettings(seed=1, size=64), 7, target=True)
     assert other.image.tobytes() != first.image.tobytes()
 
@@ -39,31 +39,31 @@ def test_boxes_are_tight_and_inside() -> None:
 
 
 def test_target_scenes_show_a_target_among_distractors_and_source_scenes_none() -> None:
-    distracted = 0
+    with_distractors = 0
     for index in range(60):
         names = draw_scene(SMALL, index, target=True).names
         assert set(names) & set(TARGET)
-        distracted += bool(set(names) & set(SOURCE))
+        with_distractors += bool(set(names) & set(SOURCE))
         assert not set(draw_scene(SMALL, index, target=False).names) & set(TARGET)
-    assert distracted >= 50
+    assert with_distractors >= 50
 
 
-def test_the_largest_object_is_often_the_wrong_one() -> None:
+def test_the_largest_object_is_often_a_distractor() -> None:
     scenes = [draw_scene(SMALL, index, target=True) for index in range(200)]
     wrong = sum(scene.names[int(np.argmax(area(scene.boxes)))] in SOURCE for scene in scenes)
     assert 60 <= wrong <= 150
 
 
-def test_objects_of_a_class_differ() -> None:
-    boxes: dict[str, list[float]] = {}
+def test_objects_of_a_class_vary_in_size() -> None:
+    sizes: dict[str, list[float]] = {}
     for index in range(200):
         scene = draw_scene(SMALL, index, target=True)
         for name, box in zip(scene.names, scene.boxes, strict=True):
-            boxes.setdefault(name, []).append(float(area(box) ** 0.5))
-    assert all(np.ptp(boxes[name]) > 10 for name in TARGET)
+            sizes.setdefault(name, []).append(float(area(box) ** 0.5))
+    assert all(np.ptp(sizes[name]) > 10 for name in TARGET)
 
 
-def test_scenes_are_an_ordinary_data_set(tmp_path: Path) -> None:
+def test_written_scenes_are_read_like_any_data_set(tmp_path: Path) -> None:
     split = write_scenes(tmp_path, SMALL)
     source, truth = read_annotated(tmp_path / "source.json")
     assert len(source) == 30
@@ -76,6 +76,6 @@ def test_scenes_are_an_ordinary_data_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [{"seed": -1}, {"size": 3}, {"source_images": 0}, {"sead": 1}])
-def test_settings_are_strict(values: dict[str, int]) -> None:
+def test_invalid_settings_are_rejected(values: dict[str, int]) -> None:
     with pytest.raises(ValidationError):
         SceneSettings.model_validate(values)

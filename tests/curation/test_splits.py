@@ -26,7 +26,7 @@ NAMES = ("person", "cat", "hot dog", "bus")
 
 
 def annotated(contents: list[list[tuple[str, bool]]], first_id: int = 1, names: tuple[str, ...] = NAMES) -> Annotated:
-    """Images that show the given (class, is crowd) objects, one box each."""
+    """A data set whose images show the given (class, is crowd) objects, one box each."""
     rows = [(image, names.index(name), crowd) for image, things in enumerate(contents) for name, crowd in things]
     images = tuple(Image(first_id + i, f"{first_id + i}.jpg", (10, 10)) for i in range(len(contents)))
     tags = tuple(tuple(sorted({names.index(name) for name, crowd in things if not crowd})) for things in contents)
@@ -43,13 +43,13 @@ def ids(part: Annotated) -> list[int | str]:
     return [image.id for image in part[0].images]
 
 
-def test_coco17_on_a_hand_made_file_with_known_counts() -> None:
+def test_coco17_on_a_small_example() -> None:
     train = annotated(
         [
             [("person", False)],  # 1: source
-            [("cat", False), ("person", False)],  # 2: source, without its cat
+            [("cat", False), ("person", False)],  # 2: source; its cat is removed
             [("cat", False), ("bus", False)],  # 3: target
-            [("cat", False), ("person", True)],  # 4: target: crowds do not count
+            [("cat", False), ("person", True)],  # 4: target; crowds do not count
             [("cat", True)],  # 5: neither
             [],  # 6: neither
             [("cat", True), ("hot dog", False)],  # 7: source
@@ -68,7 +68,7 @@ def test_coco17_on_a_hand_made_file_with_known_counts() -> None:
     assert len(COCO17) == 17
 
 
-def test_coco17_when_each_file_knows_its_own_classes_only() -> None:
+def test_coco17_with_different_classes_in_each_file() -> None:
     train = annotated([[("person", False)]], names=("person",))
     val = annotated([[("cat", False)]], first_id=2, names=("cat",))
     split = split_coco17(train, val)
@@ -80,7 +80,7 @@ things = st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=4)
 
 
 @given(st.lists(things, max_size=6), st.lists(things, max_size=4))
-def test_coco17_equals_the_rule_read_out_loud(
+def test_coco17_equals_a_direct_implementation_of_the_rule(
     train: list[list[tuple[str, bool]]], val: list[list[tuple[str, bool]]]
 ) -> None:
     split = split_coco17(annotated(train), annotated(val, first_id=101))
@@ -99,9 +99,7 @@ def test_coco17_equals_the_rule_read_out_loud(
 @pytest.mark.parametrize(
     ("mixed", "source", "target"), [("source", [1, 3], [2]), ("target", [1], [2, 3]), ("both", [1, 3], [2, 3])]
 )
-def test_any_data_set_by_class_names(
-    mixed: Literal["source", "target", "both"], source: list[int], target: list[int]
-) -> None:
+def test_split_by_class_names(mixed: Literal["source", "target", "both"], source: list[int], target: list[int]) -> None:
     data = annotated([[("person", False)], [("hot dog", False)], [("hot dog", False), ("bus", False)], []])
     split = split_classes(data, ["hot dog"], mixed)
     assert ids(split.source) == source
@@ -109,11 +107,11 @@ def test_any_data_set_by_class_names(
     assert split.target[0].classes == ("hot dog",)
 
 
-def test_unknown_target_classes_and_no_source_are_refused() -> None:
+def test_unknown_target_classes_and_no_source_are_rejected() -> None:
     data = annotated([[("person", False)]])
-    with pytest.raises(InputError, match="no class 'dgo' in this data set; it has bus, cat"):
+    with pytest.raises(InputError, match="no class 'dgo' in this data set; its classes are bus, cat"):
         split_classes(data, ["dgo"])
-    with pytest.raises(InputError, match="leave some as source"):
+    with pytest.raises(InputError, match="leave some as source classes"):
         split_classes(data, NAMES)
 
 
@@ -129,11 +127,11 @@ def test_a_written_split_is_read_back(tmp_path: Path) -> None:
 
 
 def test_data_sets_that_share_an_id_cannot_be_merged() -> None:
-    with pytest.raises(InputError, match="an image of id 1; they cannot be joined"):
+    with pytest.raises(InputError, match="an image with id 1 and cannot be merged"):
         merge([annotated([[]]), annotated([[]])])
 
 
-def test_merged_files_gain_the_folder_they_lie_in(tmp_path: Path) -> None:
+def test_merged_files_get_their_folder_as_prefix(tmp_path: Path) -> None:
     for name, id in (("train2017", 1), ("val2017", 2)):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{id}.jpg").write_bytes(b"x")
@@ -155,7 +153,7 @@ def ilsvrc(val: list[list[str]], train: list[list[str]]) -> Annotated:
     return Dataset(images, dataset.classes, dataset.tags, dataset.class_ids), truth
 
 
-def test_ilsvrc100_is_alphabetical_and_fills_up_with_training_images() -> None:
+def test_ilsvrc100_is_alphabetical_and_adds_training_images() -> None:
     val = [["ant"], ["zebra"], ["ant", "yak"], ["bee"]]
     train = [["ant"]] * 5 + [["zebra", "bee"]] * 5 + [["yak"]] * 5
     split = split_ilsvrc100(ilsvrc(val, train), np.random.default_rng(0), val1={"0", "1"}, boxes_per_class=3)
@@ -169,11 +167,11 @@ def test_ilsvrc100_is_alphabetical_and_fills_up_with_training_images() -> None:
     assert sum("ant" in files[id] for id in used) == 3
     assert split.test is not None
     assert ids(split.test) == [3]
-    again = split_ilsvrc100(ilsvrc(val, train), np.random.default_rng(0), val1={"0", "1"}, boxes_per_class=3)
-    assert ids(again.target) == ids(split.target)
+    repeated = split_ilsvrc100(ilsvrc(val, train), np.random.default_rng(0), val1={"0", "1"}, boxes_per_class=3)
+    assert ids(repeated.target) == ids(split.target)
 
 
-def test_the_validation_set_is_halved_in_balance() -> None:
+def test_balanced_half() -> None:
     shows = np.zeros((40, 4), dtype=np.bool_)
     for label in range(4):
         shows[label * 10 : label * 10 + 10, label] = True

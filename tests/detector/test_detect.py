@@ -14,7 +14,7 @@ from pairloc.formats.reading import read_annotated
 from pairloc.settings import SceneSettings
 
 
-def test_a_detector_learns_from_found_boxes_as_from_true_ones(tmp_path: Path) -> None:
+def test_training_on_found_boxes_equals_training_on_the_same_ground_truth(tmp_path: Path) -> None:
     write_scenes(tmp_path, SceneSettings(size=64, source_images=24, target_images=2))
     dataset, truth = read_annotated(tmp_path / "source.json")
     settings = TINY.model_copy(update={"held_out": 0.0})
@@ -33,20 +33,20 @@ def test_a_detector_learns_from_found_boxes_as_from_true_ones(tmp_path: Path) ->
     assert found.label.min() >= 0
     assert found.label.max() < len(dataset.classes)
     dataset.path(1).unlink()
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match="the file does not exist"):
         detect(one, dataset)
-    told: dict[int, str] = {}
-    rest = detect(one, dataset, least=0.0, most=7, unreadable=told.__setitem__)
-    assert told == {1: f"{dataset.path(1)}: the file is not there"}
+    errors: dict[int, str] = {}
+    rest = detect(one, dataset, least=0.0, most=7, unreadable=errors.__setitem__)
+    assert errors == {1: f"{dataset.path(1)}: the file does not exist"}
     assert (rest.image == found.image[found.image != 1]).all()
     fewer = Dataset(dataset.images, dataset.classes[::-1][:3], ((),) * len(dataset))
     kept = relabelled(found, dataset.classes, fewer)
     assert {dataset.classes[::-1][c] for c in kept.label} <= set(fewer.classes)
-    with pytest.raises(InputError, match="tells classes apart"):
+    with pytest.raises(InputError, match="class_agnostic and held_classes are for proposers only"):
         train_detector(dataset, truth, settings.model_copy(update={"class_agnostic": True}), tmp_path / "c")
 
 
-def test_a_frozen_detector_learns_with_its_box_head_alone(tmp_path: Path) -> None:
+def test_frozen_trains_only_the_box_head(tmp_path: Path) -> None:
     write_scenes(tmp_path, SceneSettings(size=64, source_images=16, target_images=2))
     dataset, truth = read_annotated(tmp_path / "source.json")
     settings = TINY.model_copy(update={"held_out": 0.0, "epochs": 1})
@@ -55,7 +55,7 @@ def test_a_frozen_detector_learns_with_its_box_head_alone(tmp_path: Path) -> Non
     found = train_detector(dataset, truth, frozen, tmp_path / "frozen", start=start)
     before, after = start.model.state_dict(), Proposer.load(tmp_path / "frozen").model.state_dict()
     assert {name for name in after if not after[name].equal(found.model.state_dict()[name])} == set()
-    moved = {name for name in after if not after[name].equal(before[name])}
-    assert moved == {name for name, _ in start.model.named_parameters() if name.startswith("roi_heads.")}
+    changed = {name for name in after if not after[name].equal(before[name])}
+    assert changed == {name for name, _ in start.model.named_parameters() if name.startswith("roi_heads.")}
     with pytest.raises(InputError, match="no weights to start from"):
         train_detector(dataset, truth, frozen, tmp_path / "none")

@@ -21,7 +21,7 @@ def copy(proposer: Path, tmp_path: Path) -> Path:
     return tmp_path / "p"
 
 
-def test_a_proposer_comes_back_as_it_was_saved(proposer: Path, tmp_path: Path) -> None:
+def test_saving_and_loading_keeps_settings_and_weights(proposer: Path, tmp_path: Path) -> None:
     loaded = Proposer.load(proposer)
     assert loaded.settings == TINY
     assert len(loaded.classes) == 18
@@ -31,7 +31,7 @@ def test_a_proposer_comes_back_as_it_was_saved(proposer: Path, tmp_path: Path) -
 
 
 def test_the_packaged_proposer_of_an_earlier_version_is_loaded() -> None:
-    """Its settings have keys that are gone, and lack some of today's."""
+    """Its settings contain removed keys and lack new ones."""
     folder = Path(pairloc.__file__).parent / "weights" / "coco63" / "proposer"
     loaded = Proposer.load(folder)
     assert "schedule" in json.loads((folder / SETTINGS).read_text())["settings"]
@@ -40,7 +40,7 @@ def test_the_packaged_proposer_of_an_earlier_version_is_loaded() -> None:
     assert all(tensor.isfinite().all() for tensor in loaded.model.state_dict().values())
 
 
-def test_a_renamed_setting_is_understood(copy: Path) -> None:
+def test_renamed_settings_are_converted(copy: Path) -> None:
     content = json.loads((copy / SETTINGS).read_text())
     del content["settings"]["min_background_iou"]
     content["settings"] |= {"nearby": 0.25, "shared": True, "backbone_lr": 0.1}
@@ -63,14 +63,14 @@ def test_a_renamed_setting_is_understood(copy: Path) -> None:
         (lambda content: content | {"settings": content["settings"] | {"backbone": "no"}}, "there is no backbone"),
     ],
 )
-def test_other_settings_are_one_sentence(copy: Path, change: Callable[[Any], Any], message: str) -> None:
+def test_invalid_settings_are_reported_in_one_sentence(copy: Path, change: Callable[[Any], Any], message: str) -> None:
     (copy / SETTINGS).write_text(json.dumps(change(json.loads((copy / SETTINGS).read_text()))))
     with pytest.raises(InputError, match=message) as caught:
         Proposer.load(copy)
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_or_missing_files_are_one_sentence(copy: Path, tmp_path: Path) -> None:
+def test_damaged_or_missing_files_are_reported(copy: Path, tmp_path: Path) -> None:
     (copy / WEIGHTS).write_bytes(b"damaged")
     with pytest.raises(InputError, match="p: does not hold a proposer"):
         Proposer.load(copy)
@@ -89,11 +89,13 @@ def test_weights_that_are_not_finite_are_refused(copy: Path, value: float | None
         torch.zeros(19, dtype=torch.int64) if value is None else weights[name].index_fill(0, torch.tensor([3]), value)
     )
     save_file(weights, copy / WEIGHTS)
-    with pytest.raises(InputError, match=r"p: its weights are not finite numbers$"):
+    with pytest.raises(
+        InputError, match=r"p/proposer.safetensors: weights are not finite numbers \(roi_heads.*\); train again$"
+    ):
         Proposer.load(copy)
 
 
-def test_a_link_in_the_place_of_a_file_is_replaced(proposer: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_is_replaced_and_not_followed(proposer: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("mine")
     (tmp_path / "p").mkdir()

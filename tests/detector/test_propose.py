@@ -9,7 +9,7 @@ from pairloc.detector.propose import ImageFeatures, best_boxes, describe, object
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 400), (400, 3), (64, 64), (50, 90)])
-def test_boxes_lie_in_images_of_any_shape(proposer: Path, shape: tuple[int, int]) -> None:
+def test_boxes_lie_inside_images_of_any_shape(proposer: Path, shape: tuple[int, int]) -> None:
     model = Proposer.load(proposer).model
     (boxes,) = propose(model, [torch.rand(3, *shape)], 20, 0.7)
     assert len(boxes) <= 20
@@ -21,7 +21,7 @@ def test_boxes_lie_in_images_of_any_shape(proposer: Path, shape: tuple[int, int]
     assert not len(boxes) or overlaps.max() <= 0.7 + 1e-4
 
 
-def test_one_image_equals_itself_in_a_batch(proposer: Path) -> None:
+def test_proposals_do_not_depend_on_the_batch(proposer: Path) -> None:
     model = Proposer.load(proposer).model
     images = [torch.rand(3, 64, 64), torch.rand(3, 64, 64)]
     together = ImageFeatures(model, images)
@@ -33,7 +33,7 @@ def test_one_image_equals_itself_in_a_batch(proposer: Path) -> None:
     assert described[1].shape == (len(boxes[0]) + 1, 32)
 
 
-def test_objectness_is_the_logit_of_any_class() -> None:
+def test_objectness_is_the_logit_of_the_foreground() -> None:
     logits = torch.randn(5, 4, dtype=torch.float64)
     p = 1 - logits.softmax(dim=1)[:, 0]
     torch.testing.assert_close(objectness(logits), torch.log(p / (1 - p)))

@@ -7,7 +7,7 @@ from pairloc.detector.samples import Samples, TrainingBatch
 from pairloc.formats.reading import read_annotated
 
 
-def test_mirrored_boxes_follow_their_image(scenes: Path) -> None:
+def test_boxes_are_mirrored_with_their_image(scenes: Path) -> None:
     dataset, truth = read_annotated(scenes / "source.json")
     samples = Samples(dataset, truth, list(range(len(dataset))), TINY)
     mirrored = 0
@@ -25,19 +25,19 @@ def test_mirrored_boxes_follow_their_image(scenes: Path) -> None:
     assert 30 <= mirrored <= 90
 
 
-def test_a_packed_batch_unpacks_to_its_samples() -> None:
+def test_a_training_batch_contains_its_samples_unchanged() -> None:
     samples = [
         (torch.randint(0, 256, (3, h, w), dtype=torch.uint8), {"boxes": torch.rand(n, 4), "labels": torch.arange(n)})
         for h, w, n in ((4, 5, 2), (6, 3, 0), (2, 2, 3))
     ]
     images, targets = TrainingBatch(samples).to("cpu")
-    for (image, target), unpacked, again in zip(samples, images, targets, strict=True):
+    for (image, target), unpacked, unpacked_target in zip(samples, images, targets, strict=True):
         torch.testing.assert_close(unpacked, image.float() / 255)
-        assert torch.equal(again["boxes"], target["boxes"])
-        assert torch.equal(again["labels"], target["labels"])
+        assert torch.equal(unpacked_target["boxes"], target["boxes"])
+        assert torch.equal(unpacked_target["labels"], target["labels"])
 
 
-def test_a_cropped_box_is_its_visible_part(scenes: Path) -> None:
+def test_boxes_are_clipped_to_the_crop(scenes: Path) -> None:
     dataset, truth = read_annotated(scenes / "source.json")
     settings = TINY.model_copy(update={"crop": 0.5})
     cropped = Samples(dataset, truth, list(range(len(dataset))), settings)

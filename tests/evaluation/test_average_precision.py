@@ -1,4 +1,4 @@
-"""mAP against pycocotools, the referee."""
+"""Average precision against pycocotools."""
 
 import contextlib
 import io
@@ -29,10 +29,11 @@ def boxes(random: np.random.Generator, n: int) -> np.ndarray:
     return np.concatenate([corner, corner + random.uniform(5, 60, (n, 2))], axis=1)
 
 
-def referee(images: int, truth: GroundTruth, found: ScoredBoxes) -> list[float]:
+def pycocotools_precision(images: int, truth: GroundTruth, found: ScoredBoxes) -> list[float]:
+    """AP, AP50 and AP75."""
     annotations = [
-        {"id": k + 1, "image_id": int(i), "category_id": int(c), "bbox": b, "area": b[2] * b[3], "iscrowd": int(g)}
-        for k, (i, c, b, g) in enumerate(
+        {"id": k + 1, "image_id": int(i), "category_id": int(c), "bbox": b, "area": b[2] * b[3], "iscrowd": int(crowd)}
+        for k, (i, c, b, crowd) in enumerate(
             zip(truth.image, truth.label, to_xywh(truth.boxes).tolist(), truth.ignored, strict=True)
         )
     ]
@@ -58,22 +59,22 @@ def referee(images: int, truth: GroundTruth, found: ScoredBoxes) -> list[float]:
 
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 15), st.integers(1, 30))
-def test_precision_equals_pycocotools(seed: int, images: int, truths: int, founds: int) -> None:
+def test_precision_equals_pycocotools(seed: int, images: int, truth_count: int, found_count: int) -> None:
     random = np.random.default_rng(seed)
     truth = GroundTruth(
-        random.integers(0, images, truths), random.integers(0, 3, truths), boxes(random, truths),
-        (random.random(truths) < 0.15) & (np.arange(truths) > 0),
+        random.integers(0, images, truth_count), random.integers(0, 3, truth_count), boxes(random, truth_count),
+        (random.random(truth_count) < 0.15) & (np.arange(truth_count) > 0),
     )  # fmt: skip
-    near = random.integers(0, truths, founds)
-    moved = truth.boxes[near] + random.normal(0, 3, (founds, 4))
+    near = random.integers(0, truth_count, found_count)
+    moved = truth.boxes[near] + random.normal(0, 3, (found_count, 4))
     moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 1)
-    found = ScoredBoxes(truth.image[near], truth.label[near], moved, random.random(founds).round(1))
+    found = ScoredBoxes(truth.image[near], truth.label[near], moved, random.random(found_count).round(1))
     result = average_precision(dataset(images), truth, found)
-    assert [result.ap, result.ap50, result.ap75] == pytest.approx(referee(images, truth, found), abs=1e-6)
+    assert [result.ap, result.ap50, result.ap75] == pytest.approx(pycocotools_precision(images, truth, found), abs=1e-6)
     assert result.ap50 == pytest.approx(np.mean(list(result.per_class50.values())), abs=1e-6)
 
 
-def test_perfect_nothing_and_no_truth() -> None:
+def test_perfect_detections_no_detections_and_no_ground_truth() -> None:
     truth = GroundTruth(
         np.array([0, 1]), np.array([0, 2]), np.array([[0.0, 0, 9, 9], [3.0, 3, 40, 50]]), np.zeros(2, bool)
     )

@@ -37,9 +37,9 @@ def test_every_cause(box: list[float] | None, cause: str) -> None:
         np.array(rows, dtype=np.float64).reshape(-1, 4), np.ones(len(rows)),
     )  # fmt: skip
     result = localized(DATASET, found, truth())
-    named = causes(DATASET, found, truth(), result, 0.5)
-    assert named == [cause, "no box"]
-    shares = breakdown(named, result)
-    assert sum(shares.values()) == pytest.approx(1)
-    assert shares["right"] == pytest.approx(corloc(result, 0.5, draws=2).mean)
-    assert set(shares) == set(CAUSES)
+    names = causes(DATASET, found, truth(), result, 0.5)
+    assert names == [cause, "no box"]
+    fractions = breakdown(names, result)
+    assert sum(fractions.values()) == pytest.approx(1)
+    assert fractions["right"] == pytest.approx(corloc(result, 0.5, draws=2).mean)
+    assert set(fractions) == set(CAUSES)

@@ -24,31 +24,36 @@ def boxes(random: np.random.Generator, n: int) -> np.ndarray:
 
 
 def reference(found: ScoredBoxes, truth: GroundTruth, images: int, threshold: float) -> float:
-    """CorLoc as the paper has it, read out loud."""
-    shares = []
+    """CorLoc as the paper defines it, written as loops."""
+    fractions = []
     for c in range(3):
         hits = []
         for i in range(images):
-            own = truth.boxes[(truth.image == i) & (truth.label == c) & ~truth.ignored]
-            if len(own):
+            true_boxes = truth.boxes[(truth.image == i) & (truth.label == c) & ~truth.ignored]
+            if len(true_boxes):
                 rows = np.flatnonzero((found.image == i) & (found.label == c))
                 best = rows[np.argmax(found.score[rows])] if len(rows) else None
-                hits.append(best is not None and iou(found.boxes[best][None], own).max() > threshold)
-        shares += [np.mean(hits)] if hits else []
-    return float(np.mean(shares))
+                hits.append(best is not None and iou(found.boxes[best][None], true_boxes).max() > threshold)
+        fractions += [np.mean(hits)] if hits else []
+    return float(np.mean(fractions))
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 12), st.integers(0, 12), st.sampled_from([0.3, 0.5]))
-def test_corloc_equals_the_reference(seed: int, images: int, truths: int, founds: int, threshold: float) -> None:
+def test_corloc_equals_the_reference(
+    seed: int, images: int, truth_count: int, found_count: int, threshold: float
+) -> None:
     random = np.random.default_rng(seed)
     truth = GroundTruth(
-        random.integers(0, images, truths),
-        random.integers(0, 3, truths),
-        boxes(random, truths),
-        random.random(truths) < 0.1,
+        random.integers(0, images, truth_count),
+        random.integers(0, 3, truth_count),
+        boxes(random, truth_count),
+        random.random(truth_count) < 0.1,
     )
     found = ScoredBoxes(
-        random.integers(0, images, founds), random.integers(0, 3, founds), boxes(random, founds), random.random(founds)
+        random.integers(0, images, found_count),
+        random.integers(0, 3, found_count),
+        boxes(random, found_count),
+        random.random(found_count),
     )
     result = corloc(localized(dataset(images), found, truth), threshold, draws=20)
     if truth.ignored.all():
@@ -58,7 +63,7 @@ def test_corloc_equals_the_reference(seed: int, images: int, truths: int, founds
     assert 0 <= result.interval[0] <= result.interval[1] <= 1
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_true_value_about_95_times_in_100() -> None:
     random = np.random.default_rng(0)
     covered = 0
     for _ in range(100):
@@ -77,7 +82,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 85 <= covered <= 100
 
 
-def test_exactly_half_is_a_miss_unless_told_otherwise() -> None:
+def test_an_iou_equal_to_the_threshold_is_a_miss_only_if_strict() -> None:
     truth = GroundTruth(np.array([0]), np.array([0]), np.array([[0.0, 0, 2, 2]]), np.array([False]))
     found = ScoredBoxes(np.array([0]), np.array([0]), np.array([[0.0, 0, 2, 1]]), np.array([1.0]))
     result = localized(dataset(1), found, truth)
@@ -97,7 +102,7 @@ def test_boxes_are_matched_by_file_and_class_name() -> None:
         align(Dataset((Image("x", "x.jpg", None),) * 2, ("b", "a"), ((), ())), found, dataset(3))
 
 
-def test_reliability_of_scores_that_mean_what_they_say() -> None:
+def test_reliability_of_calibrated_scores() -> None:
     random = np.random.default_rng(0)
     score = random.random(20_000)
     right = random.random(20_000) < score

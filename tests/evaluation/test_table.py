@@ -17,30 +17,30 @@ RIGHT = [
 ]
 
 
-def test_boxes_of_a_data_set_and_results_say_the_same(tmp_path: Path) -> None:
+def test_a_data_set_with_boxes_and_coco_results_give_the_same_evaluation(tmp_path: Path) -> None:
     truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
     results = write_json(tmp_path / "results.json", RIGHT)
     annotations = [entry | {"id": i, "iscrowd": 0} for i, entry in enumerate(RIGHT, start=1)]
     boxes = write_json(tmp_path / "boxes.json", coco(annotations=annotations))
-    one, other = (evaluation_of(file, *truth) for file in (results, boxes))
-    assert one == other
-    assert one["corloc"]["0.5"]["per_class"] == {"hot dog": 1.0, "cat": 0.0}
-    assert one["corloc"]["0.5"]["causes"]["part"] == 0.5
-    assert one["corloc"]["0.5"]["confident_half"] == 1.0
-    assert "most confident half" in evaluation_text(one)
-    json.dumps(one, allow_nan=False)
+    from_results, from_boxes = (evaluation_of(file, *truth) for file in (results, boxes))
+    assert from_results == from_boxes
+    assert from_results["corloc"]["0.5"]["per_class"] == {"hot dog": 1.0, "cat": 0.0}
+    assert from_results["corloc"]["0.5"]["causes"]["part"] == 0.5
+    assert from_results["corloc"]["0.5"]["confident_half"] == 1.0
+    assert "most confident half" in evaluation_text(from_results)
+    json.dumps(from_results, allow_nan=False)
 
 
 def test_bad_input_is_named(tmp_path: Path) -> None:
     truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
-    for change, said in (
+    for change, message in (
         ({"image_id": 77}, "image_id is 77, which is not in the data set"),
         ({"category_id": 77}, "category_id is 77, which is not in the data set"),
         ({"bbox": [0, 0, 0, 5]}, "has no area"),
         ({"score": None}, "five finite numbers"),
     ):
         file = write_json(tmp_path / "r.json", [RIGHT[0] | change])
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             read_found(file, truth[0])
     with pytest.raises(InputError, match="not between 0 and 1"):
         evaluation_of(write_json(tmp_path / "r.json", RIGHT), *truth, (1.5,))
@@ -49,24 +49,24 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         evaluation_of(write_json(tmp_path / "r.json", RIGHT), *empty)
 
 
-def test_at_the_threshold_everything_says_the_same(tmp_path: Path) -> None:
+def test_all_measures_agree_on_a_box_at_the_threshold(tmp_path: Path) -> None:
     truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
     half = [RIGHT[0] | {"bbox": [1, 2, 10, 5]}]
     file = write_json(tmp_path / "r.json", half)
-    for strict, share in ((True, 0.0), (False, 0.5)):
+    for strict, fraction in ((True, 0.0), (False, 0.5)):
         row = evaluation_of(file, *truth, (0.5,), strict=strict, against=file)["corloc"]["0.5"]
-        assert row["mean"] == row["causes"]["right"] == share
-        assert row["reliability"][0]["right"] == 2 * share
+        assert row["mean"] == row["causes"]["right"] == fraction
+        assert row["reliability"][0]["right"] == 2 * fraction
 
 
-def test_of_two_boxes_the_better_scored_counts(tmp_path: Path) -> None:
+def test_only_the_best_scored_box_of_an_image_counts(tmp_path: Path) -> None:
     truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
     wrong = RIGHT[0] | {"bbox": [20, 20, 5, 5], "score": 0.95}
-    found = evaluation_of(write_json(tmp_path / "r.json", [RIGHT[0], wrong]), *truth)
-    assert found["corloc"]["0.5"]["per_class"]["hot dog"] == 0
+    evaluation = evaluation_of(write_json(tmp_path / "r.json", [RIGHT[0], wrong]), *truth)
+    assert evaluation["corloc"]["0.5"]["per_class"]["hot dog"] == 0
 
 
-def test_a_paired_difference_is_surer_than_two_intervals() -> None:
+def test_a_paired_bootstrap_detects_a_small_difference() -> None:
     random = np.random.default_rng(0)
     n = 300
     base = random.random(n)
@@ -76,5 +76,5 @@ def test_a_paired_difference_is_surer_than_two_intervals() -> None:
     assert result.mean == pytest.approx(np.mean(base + 0.04 > 0.5) - np.mean(base > 0.5))
     assert result.interval[0] > 0
     assert result.better > 0.99
-    with pytest.raises(InputError, match="not measured on the same images"):
+    with pytest.raises(InputError, match="not of the same images and classes"):
         difference(first, Localized(first.image + 1, first.label, base, base, ("a",)))

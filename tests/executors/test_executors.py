@@ -1,4 +1,4 @@
-"""Executors: the same results in the same order, whoever does the work; what goes wrong reaches the caller."""
+"""Executors give the same results in the same order, and exceptions reach the caller."""
 
 import operator
 from functools import partial
@@ -12,40 +12,42 @@ from pairloc.executors import Executor, Processes, Serial, executor
 from pairloc.localization.engine import learn_source, localize_target
 
 
-def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
-    """To the byte: boxes, confidence, selection and scores of the whole method; and an exception comes through."""
+def test_processes_and_one_process_give_identical_results(tmp_path: Path) -> None:
+    """Boxes, confidence, selection and scores of the whole method are identical; exceptions are re-raised."""
     store, shown = planted_store(tmp_path / "s", bags=15, noise=0.6)
     learned = learn_source(store, planted_truth(store, shown), plain_transfer(steps=10))
     settings = plain_settings(rounds=1, folds=2, training={"steps": 10}, boxes={"voting_iou": 0.3})
-    workers: tuple[Executor, ...] = (Serial(), Processes(2))
-    one, other = (localize_target(store, store.dataset, learned, settings, executor=own) for own in workers)
+    executors: tuple[Executor, ...] = (Serial(), Processes(2))
+    serial, parallel = (
+        localize_target(store, store.dataset, learned, settings, executor=executor) for executor in executors
+    )
     for name in ("image", "label", "boxes", "score"):
-        assert getattr(one.boxes, name).tobytes() == getattr(other.boxes, name).tobytes(), name
-    for pair in ((one.state.selection, other.state.selection), (one.scores, other.scores)):
+        assert getattr(serial.boxes, name).tobytes() == getattr(parallel.boxes, name).tobytes(), name
+    for pair in ((serial.state.selection, parallel.state.selection), (serial.scores, parallel.scores)):
         assert all(map(torch.equal, *pair))
-    for mine, theirs in zip(one.state.scores, other.state.scores, strict=True):
-        for name, tensor in mine.state_dict().items():
-            assert torch.equal(tensor, theirs.state_dict()[name]), name
+    for expected, actual in zip(serial.state.scores, parallel.state.scores, strict=True):
+        for name, tensor in expected.state_dict().items():
+            assert torch.equal(tensor, actual.state_dict()[name]), name
     with pytest.raises(ZeroDivisionError):
         Processes(2).map(partial(operator.floordiv, 6), [1, 0, 2])
 
 
-@pytest.mark.parametrize("own", [Serial(), Processes(2)])
-def test_one_item_or_none_is_done_here(own: Executor) -> None:
-    here: list[int] = []
-    assert own.map(here.append, [7]) == [None]
-    assert own.map(here.append, []) == []
-    assert here == [7]
+@pytest.mark.parametrize("any_executor", [Serial(), Processes(2)])
+def test_one_item_or_none_runs_in_this_process(any_executor: Executor) -> None:
+    calls: list[int] = []
+    assert any_executor.map(calls.append, [7]) == [None]
+    assert any_executor.map(calls.append, []) == []
+    assert calls == [7]
     with pytest.raises(ZeroDivisionError):
-        own.map(partial(operator.floordiv, 6), [0])
+        any_executor.map(partial(operator.floordiv, 6), [0])
 
 
 def test_results_are_in_order() -> None:
     assert Serial().map(partial(operator.mul, 2), [3, 1, 2]) == [6, 2, 4]
 
 
-def test_a_number_of_processes_names_the_executor() -> None:
+def test_the_number_of_processes_selects_the_executor() -> None:
     assert isinstance(executor(), Serial)
-    several = executor(3)
-    assert isinstance(several, Processes)
-    assert several.count == 3
+    pool = executor(3)
+    assert isinstance(pool, Processes)
+    assert pool.count == 3

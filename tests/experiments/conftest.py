@@ -1,4 +1,4 @@
-"""The tiny run of the tests of runs."""
+"""A tiny finished run, created once for these tests."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny run, finished."""
     import torch
 

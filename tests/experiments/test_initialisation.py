@@ -1,4 +1,4 @@
-"""The initialisation study: every start is there, ICM never raises the energy, CorLoc is of the right images."""
+"""The initialisation study: it measures every start, ICM never raises the energy, CorLoc uses the right images."""
 
 import csv
 from pathlib import Path
@@ -17,7 +17,7 @@ from runs.calling import call
 SETTINGS = plain_settings(features={"kind": "transfer"}, solver={"iterations": 20})
 
 
-def test_every_start_is_there_and_icm_never_raises_the_energy(tmp_path: Path) -> None:
+def test_every_start_is_measured_and_icm_never_raises_the_energy(tmp_path: Path) -> None:
     target, shown = planted_target(tmp_path / "s", classes=2, bags=16)
     learned = Learned(planted_scores(target, shown))
     store = target.bags.store
@@ -32,7 +32,7 @@ def test_every_start_is_there_and_icm_never_raises_the_energy(tmp_path: Path) ->
         seconds = [point.seconds for point in points if point.start == start]
         assert seconds == sorted(seconds)
     assert all(0 <= point.corloc70 <= point.corloc50 <= 1 for point in points)
-    assert max(point.corloc50 for point in points) > 0.8  # what was planted is found
+    assert max(point.corloc50 for point in points) > 0.8  # the planted objects are found
     write_study(points, tmp_path / "out")
     with (tmp_path / "out" / "init.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == len(points)
@@ -40,29 +40,31 @@ def test_every_start_is_there_and_icm_never_raises_the_energy(tmp_path: Path) ->
         assert image.width > 1000
 
 
-def test_some_bags_are_measured_on_their_own_images(tmp_path: Path) -> None:
+def test_a_subset_of_the_bags_is_measured_on_its_images(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s", classes=2, bags=16)
-    whole, _ = planted_target(tmp_path / "t", classes=2, bags=16)
-    transfer = planted_scores(whole, shown)
-    some = [3, 4, 8, 9, 13, 14]
+    target, _ = planted_target(tmp_path / "t", classes=2, bags=16)
+    transfer = planted_scores(target, shown)
+    subset = [3, 4, 8, 9, 13, 14]
     dataset, truth = planted_truth(store, shown)
-    place = np.full(16, -1)
-    place[some] = np.arange(6)
-    own = truth.relabelled(place, np.arange(2))
-    points = study_init(store, dataset.subset(some), own, Learned(transfer), SETTINGS, indices=some, epochs=1)
-    bags = Bags(store, SETTINGS.features, indices=some)
+    new_index = np.full(16, -1)
+    new_index[subset] = np.arange(6)
+    subset_truth = truth.relabelled(new_index, np.arange(2))
+    points = study_init(
+        store, dataset.subset(subset), subset_truth, Learned(transfer), SETTINGS, indices=subset, epochs=1
+    )
+    bags = Bags(store, SETTINGS.features, indices=subset)
     features = bags.features(torch.arange(6))
     best = transfer.unary.of_class(features).masked_fill(~bags.valid, -torch.inf).argmax(dim=1)
     chosen = bags.boxes[torch.arange(6), best].double().numpy()
-    right = np.array([iou(chosen[i : i + 1], own.of_image(i).boxes)[0, 0] > 0.5 for i in range(6)])
-    expected = np.mean([right[np.array(some) % 2 == c].mean() for c in (0, 1)])
+    correct = np.array([iou(chosen[i : i + 1], subset_truth.of_image(i).boxes)[0, 0] > 0.5 for i in range(6)])
+    expected = np.mean([correct[np.array(subset) % 2 == c].mean() for c in (0, 1)])
     start = next(point for point in points if point.start == "objectness" and point.epoch == 0)
     assert abs(start.corloc50 - expected) < 1e-9
     assert max(point.corloc50 for point in points) > 0
 
 
-def test_the_command_line_studies_a_run(whole: Path, tmp_path: Path) -> None:
-    done = call("study", "init", whole, "--out", tmp_path / "study", "--images", 6)
+def test_the_command_line_studies_a_run(finished_run: Path, tmp_path: Path) -> None:
+    done = call("study", "init", finished_run, "--out", tmp_path / "study", "--images", 6)
     assert done.status == 0, done.text
     with (tmp_path / "study" / "init.csv").open() as stream:
         assert {row["start"] for row in csv.DictReader(stream)} == set(STARTS)

@@ -1,4 +1,4 @@
-"""Tuning on playing classes: no image is on both sides, the best value of a key is kept, all that was tried is said."""
+"""Tuning on playing classes: disjoint images, the best value of a key is kept, all trials are logged."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from helpers import plain_settings, plain_transfer, planted_store, planted_truth
 from pairloc.errors import InputError
-from pairloc.experiments.tuning import SEARCH, PlayingTarget, changed, draw_classes, tune
+from pairloc.experiments.tuning import SEARCH, PlayingTarget, draw_classes, tune, with_value
 from pairloc.localization.methods import METHODS
 from pairloc.settings import LocalizationSettings, TransferSettings
 from runs.calling import call, refused
@@ -26,7 +26,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> PlayingTarget:
     return PlayingTarget(store, planted_truth(store, shown), draw_classes(store.dataset, 3, 0), "cpu")
 
 
-def test_no_image_is_on_both_sides_and_the_boxes_of_playing_classes_are_gone(target: PlayingTarget) -> None:
+def test_source_and_target_are_disjoint_and_playing_classes_have_no_boxes(target: PlayingTarget) -> None:
     draw = target.draw
     assert not set(draw.source) & set(draw.target)
     assert not np.isin(target.source[1].label, draw.classes).any()
@@ -43,58 +43,58 @@ def test_draws_differ_and_the_same_seed_draws_the_same(target: PlayingTarget) ->
     assert len({tuple(draw_classes(dataset, 3, seed).classes.tolist()) for seed in range(6)}) > 1
 
 
-def test_a_search_keeps_the_best_and_says_all_it_tried(target: PlayingTarget) -> None:
+def test_tuning_keeps_the_best_values_and_logs_all_trials(target: PlayingTarget) -> None:
     lines: list[str] = []
     search = (
         ("localization.energy.alpha", (0.0, 2.0), "warm-up"),
         ("transfer.foreground_iou", (0.4, 0.7), "warm-up"),
         ("localization.rounds", (0, 1), "full"),
     )
-    transfer, localization, tried = tune([target], TRANSFER, LOCALIZATION, search, lines.append)
-    assert len(lines) == len(tried) == 6
-    best = max(tried[:2], key=lambda entry: entry.merit)
+    transfer, localization, trials = tune([target], TRANSFER, LOCALIZATION, search, lines.append)
+    assert len(lines) == len(trials) == 6
+    best = max(trials[:2], key=lambda entry: entry.merit)
     assert localization.energy.alpha == best.value
-    assert localization.energy.lambda1 == LOCALIZATION.energy.lambda1  # the others of the group stay
+    assert localization.energy.lambda1 == LOCALIZATION.energy.lambda1  # other keys of the group are unchanged
     assert transfer.background_iou <= transfer.foreground_iou
-    assert all(0 <= entry.corloc70 <= entry.corloc50 <= 1 for entry in tried)
+    assert all(0 <= entry.corloc70 <= entry.corloc50 <= 1 for entry in trials)
 
 
-def test_a_value_that_contradicts_the_others_is_not_tried(target: PlayingTarget) -> None:
+def test_a_value_that_conflicts_with_other_settings_is_not_tried(target: PlayingTarget) -> None:
     lines: list[str] = []
     search = (("localization.safeguard", (True,), "full"),)
-    _, localization, tried = tune([target], TRANSFER, LOCALIZATION, search, lines.append)
-    assert tried == []
+    _, localization, trials = tune([target], TRANSFER, LOCALIZATION, search, lines.append)
+    assert trials == []
     assert localization == LOCALIZATION
     assert "not tried" in lines[0]
 
 
-def test_every_key_of_the_search_is_a_setting() -> None:
+def test_every_searched_key_is_a_setting() -> None:
     for key, values, method in SEARCH:
         section, name = key.split(".", 1)
         settings = {"transfer": TransferSettings(), "localization": LocalizationSettings()}[section]
         assert method in METHODS
         for value in values:
-            found = changed(settings, name, value)
+            found = with_value(settings, name, value)
             for part in name.split("."):
                 found = getattr(found, part)
             assert found == value
 
 
-def test_too_few_classes(tmp_path: Path) -> None:
+def test_too_few_classes_are_an_error(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s", classes=3)
     with pytest.raises(InputError, match="too few to hold 3 out"):
         draw_classes(store.dataset, 3, 0)
 
 
-def test_the_command_line_tunes_a_run_and_leaves_other_files_alone(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_line_tunes_a_run_and_overwrites_no_other_file(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pairloc.experiments import tuning
 
     monkeypatch.setattr(tuning.tune, "__defaults__", ((("localization.rounds", (0,), "warm-up"),), lambda line: None))
     out = tmp_path / "tuned.json"
-    for _ in range(2):  # its own file may be written again
-        done = call("tune", whole, "--out", out, "--classes", 3, "--draws", 1)
+    for _ in range(2):  # the command may overwrite its own file
+        done = call("tune", finished_run, "--out", out, "--classes", 3, "--draws", 1)
         assert done.status == 0, done.text
     found = json.loads(out.read_text())
     assert found["made_by"] == "pairloc tune"
@@ -102,5 +102,5 @@ def test_the_command_line_tunes_a_run_and_leaves_other_files_alone(
     assert [entry["key"] for entry in found["tried"]] == ["localization.rounds"]
     LocalizationSettings.model_validate(found["localization"])
     out.write_text("mine")
-    assert "is not what this command writes" in refused("tune", whole, "--out", out)
+    assert "is not what this command writes" in refused("tune", finished_run, "--out", out)
     assert out.read_text() == "mine"

@@ -1,6 +1,6 @@
-"""Runs in the environment of the receiving programs: read an export with their own reader, print what they saw.
+"""Read an export with the reader of another program and print its boxes; runs in the environment of that program.
 
-use: python receive.py datumaro-voc|datumaro-yolo|datumaro-cvat|label-studio FOLDER
+Usage: python receive.py datumaro-voc|datumaro-yolo|datumaro-cvat|label-studio FOLDER
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def by_datumaro(format: str, folder: Path) -> list[tuple[str, str, list[float]]]:
-    """Every box as (image, class, [x, y, width, height])."""
+    """Read every box with datumaro, as (image, class, [x, y, width, height])."""
     import datumaro
 
     dataset = datumaro.Dataset.import_from(str(folder), format)
@@ -23,12 +23,12 @@ def by_datumaro(format: str, folder: Path) -> list[tuple[str, str, list[float]]]
 
 
 def by_label_studio(folder: Path) -> list[tuple[str, str, list[float]]]:
-    """The same from the tasks, after Label Studio's own validation of configuration and predictions."""
+    """Read every box from the tasks, after Label Studio has validated configuration and predictions."""
     from label_studio_sdk.label_interface import LabelInterface
 
     interface = LabelInterface((folder / "labeling_config.xml").read_text())
     interface.validate()
-    seen = []
+    boxes = []
     for task in json.loads((folder / "tasks.json").read_text()):
         for prediction in task["predictions"]:
             errors = interface.validate_prediction(prediction, return_errors=True)
@@ -36,13 +36,13 @@ def by_label_studio(folder: Path) -> list[tuple[str, str, list[float]]]:
                 sys.exit(str(errors))
             for result in prediction["result"]:
                 value, width, height = result["value"], result["original_width"], result["original_height"]
-                sides = [value["x"] * width, value["y"] * height, value["width"] * width, value["height"] * height]
+                bbox = [value["x"] * width, value["y"] * height, value["width"] * width, value["height"] * height]
                 name = Path(task["data"]["image"]).stem
-                seen.append((name, value["rectanglelabels"][0], [side / 100 for side in sides]))
-    return seen
+                boxes.append((name, value["rectanglelabels"][0], [number / 100 for number in bbox]))
+    return boxes
 
 
 if __name__ == "__main__":
-    program, where = sys.argv[1], Path(sys.argv[2])
-    rows = by_label_studio(where) if program == "label-studio" else by_datumaro(program.split("-")[1], where)
+    program, export = sys.argv[1], Path(sys.argv[2])
+    rows = by_label_studio(export) if program == "label-studio" else by_datumaro(program.split("-")[1], export)
     print(json.dumps(sorted(rows)))

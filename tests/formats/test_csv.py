@@ -34,11 +34,11 @@ def tags(tmp_path: Path, text: str, name: str = "x.csv") -> dict[str, tuple[str,
         ("\ufeffimage,labels\r\na.jpg,cat\r\n\r\n", {"a.jpg": ("cat",)}),
     ],
 )  # fmt: skip
-def test_tables_of_tags(tmp_path: Path, text: str, expected: dict[str, tuple[str, ...]]) -> None:
+def test_tag_tables(tmp_path: Path, text: str, expected: dict[str, tuple[str, ...]]) -> None:
     assert tags(tmp_path, text) == expected
 
 
-def test_a_guess_at_the_separator_is_said(tmp_path: Path) -> None:
+def test_a_guessed_separator_is_a_finding(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text("image,labels\na.jpg,cat dog\nb.jpg,cat\nc.jpg,dog\n")
     findings = Findings()
@@ -60,13 +60,13 @@ def test_boxes_in_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("image,labels\n", "no image in it"),
+        ("image,labels\n", "contains no images"),
         ("a.jpg,cat\nb.jpg,dog\n", "line 1: no column for the image"),
         ("\x1c", "is empty"),
-        ("image,label,label\na.jpg,cat,dog\n", "two columns have one name"),
+        ("image,label,label\na.jpg,cat,dog\n", "two columns have the same name"),
         ("image,label,x1,y1,x2,y2\na.jpg,cat,1,2,1_0,4\n", "line 2: the box is"),
         ("image,wrong\na.jpg,cat\n", "no column for the labels"),
-        ("image,labels\na.jpg,cat,dog\n", "line 2: has 3 cells where the header has 2"),
+        ("image,labels\na.jpg,cat,dog\n", "line 2: has 3 cells, but the header has 2"),
         ('image,labels\na.jpg,"cat\n', "line 2|line 3"),
         ("image,labels\n../a.jpg,cat\n", "line 2: the file name is '../a.jpg'"),
         ("image,labels\n,cat\n", "line 2: the file name"),
@@ -78,7 +78,7 @@ def test_bad_input_names_the_line(tmp_path: Path, text: str, message: str) -> No
         tags(tmp_path, text)
 
 
-def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"image,labels\n\xff\xfe,cat\n")
     with pytest.raises(InputError, match="not UTF-8"):
         read(tmp_path / "x.csv")
@@ -89,5 +89,5 @@ def test_written_tags_are_read_back(tmp_path: Path, classes: tuple[str, ...]) ->
     images = tuple(Image(index, f"{index}.jpg", None) for index in range(3))
     dataset = Dataset(images, classes, ((0, 1), (1,), ()))
     write_tags(tmp_path / "x.csv", dataset)
-    again = read(tmp_path / "x.csv")
-    assert [set(again.names(index)) for index in range(3)] == [set(dataset.names(index)) for index in range(3)]
+    reread = read(tmp_path / "x.csv")
+    assert [set(reread.names(index)) for index in range(3)] == [set(dataset.names(index)) for index in range(3)]

@@ -28,13 +28,13 @@ def test_boxes_and_tags(tmp_path: Path) -> None:
         ("<annotations/>", "no image"),
     ],
 )
-def test_bad_input_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_input_gives_a_precise_error(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.xml").write_text(text)
     with pytest.raises(InputError, match=message):
         read_boxes(tmp_path / "x.xml", "cvat")
 
 
-def test_turned_boxes_and_polygons_count_as_the_box_around_them(tmp_path: Path) -> None:
+def test_rotated_boxes_and_polygons_are_read_as_bounding_boxes(tmp_path: Path) -> None:
     (tmp_path / "x.xml").write_text(
         '<annotations><image name="a.jpg" width="100" height="100">'
         '<box label="cat" xtl="20" ytl="30" xbr="80" ybr="40" rotation="90.0"/>'
@@ -44,7 +44,7 @@ def test_turned_boxes_and_polygons_count_as_the_box_around_them(tmp_path: Path) 
     np.testing.assert_allclose(boxes.boxes, [[45, 5, 55, 65], [1, 2, 30, 60]])
 
 
-def test_video_is_refused_with_its_remedy(tmp_path: Path) -> None:
+def test_video_annotations_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.xml").write_text("<annotations><track/></annotations>")
     with pytest.raises(InputError, match="CVAT for video"):
         read_boxes(tmp_path / "x.xml")

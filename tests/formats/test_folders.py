@@ -7,7 +7,7 @@ from pairloc.errors import InputError
 from pairloc.formats import read
 
 
-def test_the_folder_is_the_tag(tmp_path: Path) -> None:
+def test_the_folder_name_is_the_tag(tmp_path: Path) -> None:
     for name in ("cat/1.png", "hot dog/1.png", "hot dog/deep/2.jpg"):
         image_file(tmp_path / name)
     (tmp_path / "cat" / "notes.txt").write_text("x")
@@ -20,27 +20,27 @@ def test_the_folder_is_the_tag(tmp_path: Path) -> None:
     assert dataset.folder == tmp_path
 
 
-def test_one_class_needs_the_format_named(tmp_path: Path) -> None:
+def test_a_single_class_folder_needs_an_explicit_format(tmp_path: Path) -> None:
     image_file(tmp_path / "cat" / "1.png")
-    with pytest.raises(InputError, match="no known data set here"):
+    with pytest.raises(InputError, match="not recognised as a data set"):
         read(tmp_path)
     assert read(tmp_path, "folders").classes == ("cat",)
 
 
-def test_an_empty_folder(tmp_path: Path) -> None:
+def test_an_empty_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no image"):
         read(tmp_path, "folders")
 
 
-def test_an_annotated_data_set_is_not_taken_for_classes(tmp_path: Path) -> None:
+def test_an_annotated_data_set_is_not_read_as_class_folders(tmp_path: Path) -> None:
     for name in ("train2017/1.png", "val2017/2.png", "other/3.png"):
         image_file(tmp_path / name)
     write_json(tmp_path / "annotations" / "instances_val2017.json", coco())
-    with pytest.raises(InputError, match=r"holds annotations in folders of it \(annotations/instances_val2017.json\)"):
+    with pytest.raises(InputError, match=r"contains annotations in subfolders \(annotations/instances_val2017.json\)"):
         read(tmp_path)
 
 
-def test_linked_folders_are_followed_once_and_unread_formats_named(tmp_path: Path) -> None:
+def test_linked_folders_are_followed_once_and_unsupported_formats_reported(tmp_path: Path) -> None:
     image_file(tmp_path / "elsewhere" / "1.png")
     root = tmp_path / "root"
     image_file(root / "dog" / "2.png")

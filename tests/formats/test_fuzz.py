@@ -1,4 +1,4 @@
-"""Whatever a file holds, a reader either reads it or says in one sentence what is wrong with it."""
+"""For any file content, a reader either reads it or raises a one-line InputError."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from pairloc.errors import InputError
 from pairloc.formats.reading import parse
 from pairloc.formats.writing import writable_formats, write
 
-EXAMPLES = 1250  # of each of the eight readers: 10,000 mangled files
+EXAMPLES = 1250  # for each of the eight readers: 10,000 corrupted files in total
 
 HOSTILE = [
     b"", b"\0", b"NaN", b"-Infinity", b"1e999", b"-1", b"99999999999999999999", b"null", b"true", b"[]", b"{}", b'""',
@@ -52,8 +52,8 @@ def from_export(format: str) -> Callable[[Path], tuple[Path, list[str]]]:
         write(format, out, dataset, boxes, write_images(root / "image_files", dataset))
         kinds = (".json", ".xml", ".csv", ".txt", ".yaml")
         files = [path for path in sorted(out.rglob("*")) if path.suffix in kinds and path.name != "labeling_config.xml"]
-        scored = [path for path in files if "with_scores" not in str(path)]
-        return out, [path.relative_to(out).as_posix() for path in scored]
+        read_files = [path for path in files if "with_scores" not in str(path)]
+        return out, [path.relative_to(out).as_posix() for path in read_files]
 
     return make
 
@@ -83,7 +83,7 @@ edit = st.tuples(
 )
 
 
-def mangle(content: bytes, edits: list[tuple[str, float, int, bytes]]) -> bytes:
+def corrupt(content: bytes, edits: list[tuple[str, float, int, bytes]]) -> bytes:
     for what, where, length, payload in edits:
         at = int(where * len(content))
         match what:
@@ -102,8 +102,8 @@ def mangle(content: bytes, edits: list[tuple[str, float, int, bytes]]) -> bytes:
     return content
 
 
-def mangle_json(content: bytes, where: list[float], value: object) -> bytes:
-    """Replace one value of a JSON file, found by walking down it."""
+def corrupt_json(content: bytes, where: list[float], value: object) -> bytes:
+    """Replace one value of a JSON file; `where` (0 ... 1 per level) selects the path to it."""
     root = {"root": json.loads(content)}
     node: object = root
     for step in where:
@@ -120,9 +120,9 @@ def mangle_json(content: bytes, where: list[float], value: object) -> bytes:
 
 
 @pytest.mark.parametrize("format", MAKERS)
-def test_a_mangled_file_is_read_or_refused_cleanly(tmp_path: Path, format: str) -> None:
+def test_a_corrupted_file_is_read_or_rejected_cleanly(tmp_path: Path, format: str) -> None:
     original, names = MAKERS[format](tmp_path)
-    outcomes: dict[str, int] = {"read": 0, "findings": 0, "refused": 0}
+    outcomes: dict[str, int] = {"read": 0, "findings": 0, "rejected": 0}
 
     @settings(
         max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -141,13 +141,13 @@ def test_a_mangled_file_is_read_or_refused_cleanly(tmp_path: Path, format: str) 
         content = file.read_bytes()
         is_json = by_value and name.endswith(".json")
         try:
-            file.write_bytes(mangle_json(content, where, value) if is_json else mangle(content, edits))
+            file.write_bytes(corrupt_json(content, where, value) if is_json else corrupt(content, edits))
             findings = Findings()
             parsed = parse(original, format, None, findings)
         except InputError as error:
             assert len(str(error).splitlines()) == 1
             assert len(str(error)) < 1000 + len(str(original))
-            outcomes["refused"] += 1
+            outcomes["rejected"] += 1
         else:
             dataset = parsed.dataset
             assert all(0 <= label < len(dataset.classes) for tags in dataset.tags for label in tags)
@@ -164,6 +164,6 @@ def test_a_mangled_file_is_read_or_refused_cleanly(tmp_path: Path, format: str) 
 
     check()
     assert sum(outcomes.values()) >= EXAMPLES
-    if format != "folders":  # an image's body is none of the reader's business
-        assert outcomes["refused"] + outcomes["findings"] > EXAMPLES // 10, outcomes
+    if format != "folders":  # this reader does not open the images
+        assert outcomes["rejected"] + outcomes["findings"] > EXAMPLES // 10, outcomes
     shutil.rmtree(original)

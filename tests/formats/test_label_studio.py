@@ -9,15 +9,15 @@ from pairloc.formats.reading import read_boxes
 
 
 def result(**value: object) -> dict[str, object]:
-    whole = {"x": 50, "y": 0, "width": 50, "height": 50, "rectanglelabels": ["hot dog"]} | value
-    return {"original_width": 40, "original_height": 20, "value": whole, "score": 0.5}
+    full_value = {"x": 50, "y": 0, "width": 50, "height": 50, "rectanglelabels": ["hot dog"]} | value
+    return {"original_width": 40, "original_height": 20, "value": full_value, "score": 0.5}
 
 
 def task(image: str, *results: object, key: str = "annotations") -> dict[str, object]:
     return {"data": {"image": image}, key: [{"result": list(results)}]}
 
 
-def test_percent_become_pixels_and_choices_become_tags(tmp_path: Path) -> None:
+def test_percentages_become_pixels_and_choices_become_tags(tmp_path: Path) -> None:
     choice = {"type": "choices", "value": {"choices": ["cat"]}}
     tasks = [task("a.jpg", result(), choice), task("b.jpg", result(x=0), key="predictions")]
     dataset, boxes = read_boxes(write_json(tmp_path / "x.json", tasks))
@@ -27,7 +27,7 @@ def test_percent_become_pixels_and_choices_become_tags(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "file"),
+    ("url", "file"),
     [
         ("/data/local-files/?d=photos/a%20b.jpg", "photos/a b.jpg"),
         ("/data/upload/3/ab12-a.jpg", "ab12-a.jpg"),
@@ -35,14 +35,14 @@ def test_percent_become_pixels_and_choices_become_tags(tmp_path: Path) -> None:
         ("sub/a.jpg", "sub/a.jpg"),
     ],
 )
-def test_addresses(tmp_path: Path, address: str, file: str) -> None:
-    dataset, _ = read_boxes(write_json(tmp_path / "x.json", [task(address, result())]))
+def test_file_names_of_urls(tmp_path: Path, url: str, file: str) -> None:
+    dataset, _ = read_boxes(write_json(tmp_path / "x.json", [task(url, result())]))
     assert dataset.images[0].file == file
 
 
-def test_a_turned_rectangle_counts_as_the_box_around_it(tmp_path: Path) -> None:
-    turned = result(x=50, y=50, width=25, height=25, rotation=90)
-    _, boxes = read_boxes(write_json(tmp_path / "x.json", [task("a.jpg", turned)]))
+def test_a_rotated_rectangle_is_read_as_its_bounding_box(tmp_path: Path) -> None:
+    rotated = result(x=50, y=50, width=25, height=25, rotation=90)
+    _, boxes = read_boxes(write_json(tmp_path / "x.json", [task("a.jpg", rotated)]))
     np.testing.assert_allclose(boxes.boxes, [[15, 10, 20, 20]], atol=1e-9)
 
 
@@ -56,12 +56,12 @@ def test_a_turned_rectangle_counts_as_the_box_around_it(tmp_path: Path) -> None:
         ([task("a.jpg", {"value": 3})], "the value is 3"),
     ],
 )
-def test_bad_input_is_named(tmp_path: Path, tasks: object, message: str) -> None:
+def test_bad_input_gives_a_precise_error(tmp_path: Path, tasks: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_boxes(write_json(tmp_path / "x.json", tasks))
 
 
-def test_cancelled_annotations_relations_and_other_marks_are_passed_over(tmp_path: Path) -> None:
+def test_cancelled_annotations_and_relations_are_skipped(tmp_path: Path) -> None:
     relation = {"type": "relation", "from_id": "a", "to_id": "b"}
     polygon = {
         "original_width": 40,

@@ -20,11 +20,11 @@ def test_every_format_is_recognised_from_its_folder(tmp_path: Path, format: str)
     assert sorted(read(out).classes) == sorted(dataset.classes)
 
 
-def test_ilsvrc_is_not_taken_for_voc(tmp_path: Path) -> None:
+def test_ilsvrc_is_not_recognised_as_voc(tmp_path: Path) -> None:
     assert recognise(write_ilsvrc(tmp_path)) == (tmp_path, "ilsvrc")
 
 
-def test_several_data_sets_in_a_folder_have_to_be_told_apart(tmp_path: Path) -> None:
+def test_a_folder_with_several_data_sets_is_rejected(tmp_path: Path) -> None:
     write_json(tmp_path / "one.json", coco())
     write_json(tmp_path / "two.json", coco())
     with pytest.raises(InputError, match=r"several data sets \(one.json, two.json\)"):
@@ -33,37 +33,37 @@ def test_several_data_sets_in_a_folder_have_to_be_told_apart(tmp_path: Path) -> 
         read(tmp_path, "coco")
 
 
-def test_the_users_image_folder_wins(tmp_path: Path) -> None:
+def test_the_image_folder_of_the_user_has_priority(tmp_path: Path) -> None:
     file = write_json(tmp_path / "x.json", coco())
     image_file(tmp_path / "images" / "a.png")
-    (tmp_path / "mine").mkdir()
+    (tmp_path / "other").mkdir()
     assert read(file).folder == tmp_path / "images"
-    assert read(file, images=tmp_path / "mine").folder == tmp_path / "mine"
+    assert read(file, images=tmp_path / "other").folder == tmp_path / "other"
 
 
 @pytest.mark.parametrize(
     ("path", "format", "message"),
     [
         ("none.json", "auto", "no such file or folder"),
-        (".", "auto", "no known data set here"),
-        (".", "imagenet", "no format 'imagenet'; known are auto"),
+        (".", "auto", "not recognised as a data set"),
+        (".", "imagenet", "no format 'imagenet'; choose one of auto"),
     ],
 )
-def test_bad_calls(tmp_path: Path, path: str, format: str, message: str) -> None:
+def test_bad_arguments_are_rejected(tmp_path: Path, path: str, format: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path / path, format)
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_wrong_format_named_is_one_sentence(tmp_path: Path, format: str) -> None:
-    wrong = tmp_path / "wrong"
-    wrong.write_text('{"x": ["y"')
+def test_a_wrong_format_gives_a_one_line_error(tmp_path: Path, format: str) -> None:
+    file = tmp_path / "wrong"
+    file.write_text('{"x": ["y"')
     with pytest.raises(InputError) as caught:
-        read(wrong, format)
-    assert str(wrong) in str(caught.value)
+        read(file, format)
+    assert str(file) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_missing_image_folder(tmp_path: Path) -> None:
+def test_a_missing_image_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such image folder"):
         read(write_json(tmp_path / "x.json", coco()), images=tmp_path / "none")

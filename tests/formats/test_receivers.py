@@ -1,4 +1,4 @@
-"""The receiving programs' own readers take what we write (those with an environment of their own)."""
+"""The readers of other programs accept our exports; they run in a separate environment."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.receivers
 @pytest.mark.parametrize("program", ["datumaro-voc", "datumaro-yolo", "datumaro-cvat", "label-studio"])
-def test_the_receiving_program_reads_it(tmp_path: Path, program: str) -> None:
+def test_the_receiving_program_reads_our_export(tmp_path: Path, program: str) -> None:
     dataset, boxes = sample()
     format = program.removeprefix("datumaro-")
     out = tmp_path / "out"
@@ -29,6 +29,5 @@ def test_the_receiving_program_reads_it(tmp_path: Path, program: str) -> None:
     rows = json.loads(result.stdout)
     assert [row[:2] for row in rows] == [["a", "cat"], ["a", "hot dog"], ["b c", "cat"]]
     expected = [[0, 0, 40, 30], [1, 2, 10, 10], [10, 20, 40, 40]]
-    # datumaro takes VOC's 1-based inclusive corners as they stand
-    found = [row[2] for row in rows]
-    np.testing.assert_allclose(found, expected, atol=1.001 if format == "voc" else 0.01)
+    # datumaro does not convert the 1-based inclusive corners of VOC.
+    np.testing.assert_allclose([row[2] for row in rows], expected, atol=1.001 if format == "voc" else 0.01)

@@ -1,4 +1,4 @@
-"""What a writer writes, our reader reads back to the same boxes."""
+"""Boxes survive writing and reading in every format."""
 
 import tempfile
 from pathlib import Path
@@ -55,46 +55,46 @@ def rows_of(dataset: Dataset, boxes: ScoredBoxes) -> list[Row]:
 @pytest.mark.parametrize("format", writable_formats())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=datasets())
-def test_boxes_come_back(format: str, case: tuple[Dataset, ScoredBoxes]) -> None:
+def test_boxes_survive_a_round_trip(format: str, case: tuple[Dataset, ScoredBoxes]) -> None:
     dataset, boxes = case
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         out = root / "out"
         out.mkdir()
         write(format, out, dataset, boxes, write_images(root / "image_files", dataset))
-        again = rows_of(*read_boxes(out, format))
+        after = rows_of(*read_boxes(out, format))
         if format == "yolo":
             for scored in (out / "labels_with_scores").rglob("*.txt"):
                 relative = scored.relative_to(out / "labels_with_scores")
                 scored.replace(out / relative if relative.parts[0] == "images" else out / "labels" / relative)
-            again = rows_of(*read_boxes(out, format))
+            after = rows_of(*read_boxes(out, format))
     before = rows_of(dataset, boxes)
-    assert [row[:2] for row in again] == [row[:2] for row in before]
-    for new, old in zip(again, before, strict=True):
+    assert [row[:2] for row in after] == [row[:2] for row in before]
+    for new, old in zip(after, before, strict=True):
         np.testing.assert_allclose(new[2], old[2], atol=0.5 + 1e-6)
         assert new[3] == pytest.approx(old[3])
 
 
 @pytest.mark.parametrize("format", writable_formats())
-def test_nothing_found_is_written_and_read_too(tmp_path: Path, format: str) -> None:
+def test_a_data_set_without_boxes_survives_a_round_trip(tmp_path: Path, format: str) -> None:
     dataset, boxes = sample()
-    none = ScoredBoxes(boxes.image[:0], boxes.label[:0], boxes.boxes[:0], boxes.score[:0])
+    no_boxes = ScoredBoxes(boxes.image[:0], boxes.label[:0], boxes.boxes[:0], boxes.score[:0])
     images = write_images(tmp_path / "image_files", dataset)
     out = tmp_path / "out"
     out.mkdir()
-    write(format, out, dataset, none, images)
-    again, found = read_boxes(out, format)
-    assert len(found) == 0
-    assert sorted(image.file for image in again.images) == sorted(image.file for image in dataset.images)
+    write(format, out, dataset, no_boxes, images)
+    reread, boxes_read = read_boxes(out, format)
+    assert len(boxes_read) == 0
+    assert sorted(image.file for image in reread.images) == sorted(image.file for image in dataset.images)
 
 
 @pytest.mark.parametrize("format", writable_formats())
-def test_boxes_without_a_score_stay_without(tmp_path: Path, format: str) -> None:
+def test_boxes_without_a_score_stay_without_one(tmp_path: Path, format: str) -> None:
     dataset, boxes = sample()
-    plain = ScoredBoxes(boxes.image, boxes.label, boxes.boxes, np.full(len(boxes), np.nan))
+    unscored = ScoredBoxes(boxes.image, boxes.label, boxes.boxes, np.full(len(boxes), np.nan))
     out = tmp_path / "out"
     out.mkdir()
-    write(format, out, dataset, plain, write_images(tmp_path / "image_files", dataset))
-    _, again = read_boxes(out, format)
-    assert np.isnan(again.score).all()
-    assert len(again) == len(boxes)
+    write(format, out, dataset, unscored, write_images(tmp_path / "image_files", dataset))
+    _, boxes_read = read_boxes(out, format)
+    assert np.isnan(boxes_read.score).all()
+    assert len(boxes_read) == len(boxes)

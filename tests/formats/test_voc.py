@@ -38,7 +38,7 @@ def test_a_devkit_with_one_year_and_an_image_set(tmp_path: Path) -> None:
     assert [image.file for image in read(root / "ImageSets/Main/spaced.txt").images] == ["b 1.png"]
 
 
-def test_difficult_objects_do_not_count(tmp_path: Path) -> None:
+def test_difficult_objects_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "Annotations").mkdir()
     xml = voc_xml("a.jpg", ("cat", 1, 1, 4, 4)).replace("</name>", "</name><difficult>1</difficult>")
     (tmp_path / "Annotations" / "a.xml").write_text(xml)
@@ -53,7 +53,7 @@ def test_difficult_objects_do_not_count(tmp_path: Path) -> None:
         ("", "is empty"),
         ("<annotation><object>", "not valid XML"),
         (voc_xml("a.jpg", ("", 1, 1, 4, 4)), "object 1: the class name is ''"),
-        (voc_xml("a.jpg", ("cat", 1, 1, 4, 4)).replace("<ymax>4", "<ymax>four"), "no four numbers"),
+        (voc_xml("a.jpg", ("cat", 1, 1, 4, 4)).replace("<ymax>4", "<ymax>four"), "needs four numbers"),
         (voc_xml("a.jpg", ("cat", 9, 1, 4, 4)), "negative width"),
         (voc_xml("../../a.jpg", ("cat", 1, 1, 4, 4)), "use names below"),
         ("<!DOCTYPE x [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><annotation/>", "has a DTD"),
@@ -67,7 +67,7 @@ def test_bad_input_names_the_file(tmp_path: Path, xml: str, message: str) -> Non
     assert "a.xml" in str(caught.value)
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_another_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no folder 'Annotations'"):
         read(tmp_path, "voc")
 

@@ -19,7 +19,7 @@ def write_yolo(root: Path, labels: str, yaml: str = YAML) -> Path:
     return root
 
 
-def test_shares_become_pixels_and_a_class_called_no_stays_one(tmp_path: Path) -> None:
+def test_relative_coordinates_become_pixels_and_a_class_named_no_is_kept(tmp_path: Path) -> None:
     root = write_yolo(tmp_path, "0 0.5 0.5 0.5 0.5\n1 0.25 0.25 0.5 0.5\n")
     dataset, truth = read_annotated(root)
     assert dataset.classes == ("hot dog", "no")
@@ -52,7 +52,7 @@ def test_an_empty_label_file_is_an_image_without_objects(tmp_path: Path, labels:
         "train: /home/me/data/images/train\ntest: ../test/images\nnames: [hot dog, cat]\n",
     ],
 )
-def test_paths_as_programs_write_them(tmp_path: Path, yaml: str) -> None:
+def test_paths_written_by_other_programs(tmp_path: Path, yaml: str) -> None:
     root = write_yolo(tmp_path, "0 0.5 0.5 0.5 0.5\n", yaml)
     (root / "list.txt").write_text("./images/train/a b.png\n")
     dataset = read(root)
@@ -65,16 +65,16 @@ def test_paths_as_programs_write_them(tmp_path: Path, yaml: str) -> None:
     [
         ("0 0.5 0.5 0.5\n", YAML, "line 1: is '0 0.5 0.5 0.5'"),
         ("\n0 a b c d\n", YAML, "line 2"),
-        ("7 0.5 0.5 0.5 0.5\n", YAML, "class '7' is not among the names"),
+        ("7 0.5 0.5 0.5 0.5\n", YAML, "class '7' is not in 'names' of data.yaml"),
         ("0 nan 0.5 0.5 0.5\n", YAML, "not finite"),
         ("0 0.5 0.5 -0.5 0.5\n", YAML, "negative width"),
         ("", "names: [", "not valid YAML"),
-        ("", "a: &x [1]\nb: *x\nnames: [a]", "aliases are not read"),
+        ("", "a: &x [1]\nb: *x\nnames: [a]", "aliases are not allowed"),
         ("", "just text", "no keys 'names'"),
         ("", "names: {a: b}\ntrain: images/train", "'names' is a dict of 1"),
         ("", "names: [a]\ntrain: {x: y}", "train: is a dict of 1"),
-        ("", "names: [a]\ntrain: /etc", "no image in it"),
-        ("", "names: [a]\ntrain: ../../..", "no image in it"),
+        ("", "names: [a]\ntrain: /etc", "contains no images"),
+        ("", "names: [a]\ntrain: ../../..", "contains no images"),
         ("", "names: [a]\ntrain: list.txt", "points outside|use names below"),
     ],
 )
@@ -86,14 +86,14 @@ def test_bad_input_names_file_and_line(tmp_path: Path, labels: str, yaml: str, m
     assert str(root) in str(caught.value)
 
 
-def test_a_missing_image_is_named(tmp_path: Path) -> None:
+def test_a_missing_image_is_reported(tmp_path: Path) -> None:
     root = write_yolo(tmp_path, "", "names: [a]\ntrain: list.txt")
     (root / "list.txt").write_text("images/none.png\n")
-    with pytest.raises(InputError, match=r"none\.png: the file is not there"):
+    with pytest.raises(InputError, match=r"none\.png: the file does not exist"):
         read(root)
 
 
-def test_an_absolute_image_folder_and_labels_without_a_image(tmp_path: Path) -> None:
+def test_an_absolute_image_folder_and_labels_without_an_image(tmp_path: Path) -> None:
     root = write_yolo(tmp_path, "0 0.5 0.5 0.5 0.5\n")
     dataset, truth = read_annotated(root, images=root.absolute())
     assert len(truth) == 1

@@ -11,14 +11,14 @@ from pairloc.inference import Anchors, ClassProblem, PairTable, Relocalization
 from pairloc.inference.mini_problems import partition
 from pairloc.inference.planted import planted_bags
 
-few = settings(max_examples=30, deadline=None)
-OF_PROBLEM = ("alpha", "alpha_scale")
+few_examples = settings(max_examples=30, deadline=None)
+PROBLEM_OPTIONS = ("alpha", "alpha_scale")
 
 
 def relocalize(unary: object, pairs: object, **options: object) -> Relocalization:
     """Build the problem of a class and solve it."""
-    of_problem = {name: options.pop(name) for name in OF_PROBLEM if name in options}
-    return ClassProblem(unary, pairs, **of_problem).solve(**options)  # type: ignore[arg-type]
+    problem_options = {name: options.pop(name) for name in PROBLEM_OPTIONS if name in options}
+    return ClassProblem(unary, pairs, **problem_options).solve(**options)  # type: ignore[arg-type]
 
 
 def plain_energy(
@@ -49,9 +49,9 @@ cases = st.composite(bags)()
 scales = st.sampled_from(["none", "per_bag"])
 
 
-@few
+@few_examples
 @given(cases, scales, st.sampled_from(["mini-problems", "unary", "random"]), st.integers(2, 4))
-def test_the_energy_kept_equals_a_recomputation_and_never_rises(case, scale, init, k) -> None:  # type: ignore[no-untyped-def]
+def test_the_tracked_energy_equals_a_recomputation_and_never_rises(case, scale, init, k) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
     result = relocalize(unary, PairTable(table), alpha=0.7, alpha_scale=scale, start=init, k=k, epochs=50)
     selection = result.selection.tolist()
@@ -74,7 +74,7 @@ def test_the_energy_kept_equals_a_recomputation_and_never_rises(case, scale, ini
         assert gap >= -1e-6
 
 
-@few
+@few_examples
 @given(cases, st.integers(0, 99))
 def test_from_the_previous_selection_the_energy_never_rises(case, seed) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
@@ -87,13 +87,13 @@ def test_from_the_previous_selection_the_energy_never_rises(case, seed) -> None:
 
 
 def split(data: st.DataObject, unary: list[Floats]) -> tuple[list[int], list[int], list[int]]:
-    """Some bags to solve, the others as anchors, and a selection of all of them."""
+    """Draw the bags to solve, the others, which become anchors, and a selection of all bags."""
     selection = [data.draw(st.integers(0, len(scores) - 1)) for scores in unary]
     variables = sorted(data.draw(st.sets(st.sampled_from(range(len(unary))), min_size=1)))
     return variables, [bag for bag in range(len(unary)) if bag not in variables], selection
 
 
-def anchored(
+def anchored_problem(
     unary: list[Floats], table: torch.Tensor, variables: list[int], others: list[int], selection: list[int], scale: str
 ) -> ClassProblem:
     chosen = torch.tensor([selection[bag] for bag in others], dtype=torch.int64)
@@ -105,27 +105,27 @@ def anchored(
     return ClassProblem(padded[rows], PairTable(table), anchors, alpha=0.7, alpha_scale=scale, bags=rows)  # type: ignore[arg-type]
 
 
-@few
+@few_examples
 @given(cases, scales, st.data())
-def test_bags_that_keep_their_choice_may_as_well_be_anchors(case, scale, data) -> None:  # type: ignore[no-untyped-def]
-    """Energies with some bags as anchors differ as those of the whole class do, for whatever the others choose."""
+def test_fixed_bags_are_equivalent_to_anchors(case, scale, data) -> None:  # type: ignore[no-untyped-def]
+    """Energy differences between selections are the same with fixed bags as anchors and in the whole class."""
     unary, table = case
     variables, others, selection = split(data, unary)
-    problem = anchored(unary, table, variables, others, selection, scale)
+    problem = anchored_problem(unary, table, variables, others, selection, scale)
     other = list(selection)
     for bag in variables:
         other[bag] = data.draw(st.integers(0, len(unary[bag]) - 1))
-    whole = [plain_energy(unary, table, some, 0.7, per_bag=scale == "per_bag") for some in (selection, other)]
-    part = [problem.energy([some[bag] for bag in variables]) for some in (selection, other)]
-    assert part[1] - part[0] == pytest.approx(whole[1] - whole[0], abs=1e-6)
+    whole = [plain_energy(unary, table, labels, 0.7, per_bag=scale == "per_bag") for labels in (selection, other)]
+    with_anchors = [problem.energy([labels[bag] for bag in variables]) for labels in (selection, other)]
+    assert with_anchors[1] - with_anchors[0] == pytest.approx(whole[1] - whole[0], abs=1e-6)
 
 
-@few
+@few_examples
 @given(cases, scales, st.data())
-def test_a_conditional_score_is_what_a_change_of_one_bag_gains(case, scale, data) -> None:  # type: ignore[no-untyped-def]
+def test_conditional_scores_give_the_energy_gain_of_one_change(case, scale, data) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
     variables, others, selection = split(data, unary)
-    problem = anchored(unary, table, variables, others, selection, scale)
+    problem = anchored_problem(unary, table, variables, others, selection, scale)
     chosen = [selection[bag] for bag in variables]
     scores = problem.conditional(torch.tensor(chosen))
     before = problem.energy(chosen)
@@ -136,12 +136,12 @@ def test_a_conditional_score_is_what_a_change_of_one_bag_gains(case, scale, data
             assert before - after == pytest.approx(gain, abs=1e-6)
 
 
-@few
+@few_examples
 @given(cases, st.data())
-def test_anchors_are_in_every_start_and_the_energy_never_rises(case, data) -> None:  # type: ignore[no-untyped-def]
+def test_every_start_respects_anchors_and_never_raises_the_energy(case, data) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
     variables, others, selection = split(data, unary)
-    problem = anchored(unary, table, variables, others, selection, "per_bag")
+    problem = anchored_problem(unary, table, variables, others, selection, "per_bag")
     previous = torch.tensor([selection[bag] for bag in variables])
     for start in ("mini-problems", "unary", "random"):
         result = problem.solve(start, k=2, previous=previous, epochs=50)
@@ -152,22 +152,22 @@ def test_anchors_are_in_every_start_and_the_energy_never_rises(case, data) -> No
     optimum = min(problem.energy(labels) for labels in labellings)
     best = problem.solve(k=max(2, len(variables)), iterations=300)
     assert best.energy >= optimum - 1e-6
-    if best.certified.all():  # a mini-problem of all bags has the energy of the class
+    if best.certified.all():  # a mini-problem of all bags has the same energy as the class problem
         assert best.energy == pytest.approx(optimum, abs=1e-3)
 
 
 def test_an_anchor_of_weight_two_counts_as_two() -> None:
     table = torch.arange(16, dtype=torch.float64).reshape(2, 2, 2, 2)
-    rows, none = torch.tensor([0]), torch.zeros(1, 2, dtype=torch.float64)
+    rows, zeros = torch.tensor([0]), torch.zeros(1, 2, dtype=torch.float64)
     for weight in (0.0, 1.0, 2.0):
         anchors = Anchors(torch.tensor([1]), torch.tensor([1]), torch.tensor([weight]))
-        problem = ClassProblem(none, PairTable(table), anchors, alpha_scale="none", bags=rows)
+        problem = ClassProblem(zeros, PairTable(table), anchors, alpha_scale="none", bags=rows)
         assert problem.energy([0]) == -weight * float(table[0, 1, 0, 1] + table[1, 0, 1, 0])
 
 
-@few
+@few_examples
 @given(cases)
-def test_one_mini_problem_of_all_bags_is_certified_only_where_it_is_optimal(case) -> None:  # type: ignore[no-untyped-def]
+def test_one_mini_problem_of_all_bags_is_certified_only_if_optimal(case) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
     result = relocalize(unary, PairTable(table), k=max(2, len(unary)), iterations=300)
     labellings = itertools.product(*(range(len(scores)) for scores in unary))
@@ -195,15 +195,15 @@ def planted(m: int, b: int, seed: int = 0) -> tuple[torch.Tensor, PairTable, tor
 
 def test_the_planted_object_is_found() -> None:
     unary, table, truth = planted(40, 20)
-    found = relocalize(unary, table, k=8, alpha=4.0)
-    assert (found.selection == truth).double().mean() > 0.9
-    alone = relocalize(unary, table, start="unary", epochs=0, alpha=4.0)
-    assert (alone.selection == truth).double().mean() < 0.5
-    assert found.certified.double().mean() > 0.5
-    assert found.energy < alone.energy
+    full = relocalize(unary, table, k=8, alpha=4.0)
+    assert (full.selection == truth).double().mean() > 0.9
+    unary_only = relocalize(unary, table, start="unary", epochs=0, alpha=4.0)
+    assert (unary_only.selection == truth).double().mean() < 0.5
+    assert full.certified.double().mean() > 0.5
+    assert full.energy < unary_only.energy
 
 
-def test_an_epoch_costs_the_bags_that_change() -> None:
+def test_an_epoch_only_scores_the_bags_that_change() -> None:
     unary, table, _ = planted(40, 20)
     history = relocalize(unary, table, start="random", epochs=20).history
     assert history[-1].changed == 0
@@ -212,16 +212,16 @@ def test_an_epoch_costs_the_bags_that_change() -> None:
     assert sum(step.changed for step in history[2:]) < history[1].changed
 
 
-@few
+@few_examples
 @given(cases, scales, st.integers(2, 9))
-def test_guessing_changes_ahead_changes_none(case, scale, ahead) -> None:  # type: ignore[no-untyped-def]
+def test_speculation_does_not_change_the_result(case, scale, count) -> None:  # type: ignore[no-untyped-def]
     unary, table = case
-    plain, guessed = (
-        relocalize(unary, PairTable(table), alpha=2.0, alpha_scale=scale, start="random", speculation=some)
-        for some in (1, ahead)
+    sequential, speculative = (
+        relocalize(unary, PairTable(table), alpha=2.0, alpha_scale=scale, start="random", speculation=speculation)
+        for speculation in (1, count)
     )
-    assert torch.equal(plain.selection, guessed.selection)
-    assert [step.changed for step in plain.history] == [step.changed for step in guessed.history]
+    assert torch.equal(sequential.selection, speculative.selection)
+    assert [step.changed for step in sequential.history] == [step.changed for step in speculative.history]
 
 
 def test_memory_does_not_change_the_result() -> None:
@@ -230,14 +230,13 @@ def test_memory_does_not_change_the_result() -> None:
     assert all(torch.equal(result, results[0]) for result in results)
 
 
-def test_other_kinds_of_numbers() -> None:
-    """Integers, half precision and numpy arrays are taken; padding may hold anything."""
+def test_integers_half_precision_and_numpy_arrays_are_accepted() -> None:
     table = torch.full((4, 4, 60, 60), 3.0)
     scores = [torch.randint(0, 9, (4, 60)), torch.randn(4, 60).half(), np.random.default_rng(0).normal(size=(4, 60))]
     for unary in scores:
-        for kind in (table, table.half(), table.double()):
+        for typed_table in (table, table.half(), table.double()):
             start = np.zeros(4, dtype=np.int64)
-            result = relocalize(unary, PairTable(kind), k=4, previous=start)
+            result = relocalize(unary, PairTable(typed_table), k=4, previous=start)
             assert result.selection.shape == (4,)
 
 
@@ -255,12 +254,15 @@ def test_one_bag_takes_its_best_proposal() -> None:
         ({"unary": [[1.0], [np.nan]]}, "bag 1: has a unary score that is not finite"),
         ({"alpha_scale": "mean"}, "alpha_scale is 'mean'"),
         ({"start": "best"}, "start is 'best'"),
-        ({"start": torch.tensor([0])}, "start: is not one proposal for each of the 2 bags"),
+        ({"start": torch.tensor([0])}, "start: must be one integer proposal index for each of the 2 bags"),
         ({"start": torch.tensor([0, 5])}, "start: bag 1 has no proposal 5"),
-        ({"start": torch.tensor([0.0, 0.0])}, "start: is not one proposal"),
+        ({"start": torch.tensor([0.0, 0.0])}, "start: must be one integer proposal index"),
         ({"alpha": np.nan}, "alpha is nan"),
         ({"memory": 0}, "memory 0"),
-        ({"pairs": PairTable(torch.zeros(2, 2, 3, 3))}, r"pair_scores.block gives \(1, 3, 3\), not \(1, 2, 2\)"),
+        (
+            {"pairs": PairTable(torch.zeros(2, 2, 3, 3))},
+            r"pair_scores.block returned shape \(1, 3, 3\), not \(1, 2, 2\)",
+        ),
         ({"previous": torch.tensor([0, 1])}, "previous: bag 1 has no proposal 1"),
         ({"k": 1}, "k is 1"),
         ({"speculation": 0}, "speculation is 0"),

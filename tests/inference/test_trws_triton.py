@@ -1,4 +1,4 @@
-"""The GPU's kernel, run by Triton's interpreter, against its plain twin."""
+"""The GPU kernel, run by Triton's interpreter, against the plain torch sweeps."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A planted target with the scores learned from what was planted, made once for these tests."""
+"""A planted target with transfer scores learned from it, created once for these tests."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Calibration: source classes play the target, and none of their images is learned from."""
+"""Calibration: source classes play the target, and no image of them is trained on."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from helpers import plain_settings, plain_transfer, planted_store, planted_truth
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.localization import calibration
-from pairloc.localization.calibration import _cast, calibrate
+from pairloc.localization.calibration import _draw_split, calibrate
 from pairloc.localization.confidence import Calibration
 
 SETTINGS = plain_settings(rounds=1, folds=2)
@@ -20,35 +20,35 @@ def tagged(*tags: tuple[int, ...], classes: int = 6) -> Dataset:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_those_who_play_are_never_learned_from(seed: int) -> None:
+def test_images_of_playing_classes_are_never_trained_on(seed: int) -> None:
     random = np.random.default_rng(seed)
     tags = [tuple(sorted(random.choice(6, random.integers(1, 3), replace=False).tolist())) for _ in range(60)]
-    cast = _cast(tagged(*tags), seed)
-    assert cast is not None
-    assert len(cast.classes) == 2  # a third
-    assert not set(cast.source) & set(cast.target)
-    for image in cast.source:
-        assert not set(tags[image]) & set(cast.classes)
-    for image in cast.target:
-        assert set(tags[image]) & set(cast.classes)
+    split = _draw_split(tagged(*tags), seed)
+    assert split is not None
+    assert len(split.classes) == 2  # a third
+    assert not set(split.source) & set(split.target)
+    for image in split.source:
+        assert not set(tags[image]) & set(split.classes)
+    for image in split.target:
+        assert set(tags[image]) & set(split.classes)
 
 
-def test_the_one_in_six_classes_that_plays_brings_no_more_images_than_are_needed() -> None:
-    cast = _cast(tagged(*(((0,), (1,), (2,)) * 100), classes=3), 0)
-    assert cast is not None
-    assert len(cast.classes) == 1
-    assert len(cast.target) == calibration._IMAGES
-    assert len(cast.source) == 200
+def test_a_playing_class_uses_a_limited_number_of_images() -> None:
+    split = _draw_split(tagged(*(((0,), (1,), (2,)) * 100), classes=3), 0)
+    assert split is not None
+    assert len(split.classes) == 1
+    assert len(split.target) == calibration._MAX_IMAGES
+    assert len(split.source) == 200
 
 
-def test_too_few_classes_or_images_leave_the_default() -> None:
-    assert _cast(tagged((0,), (0,), (0,)), 0) is None
-    assert _cast(tagged((0, 1), (0, 1), (0, 1)), 0) is None  # nothing is left to learn from
-    assert _cast(tagged(), 0) is None
+def test_too_few_classes_or_images_give_no_split() -> None:
+    assert _draw_split(tagged((0,), (0,), (0,)), 0) is None
+    assert _draw_split(tagged((0, 1), (0, 1), (0, 1)), 0) is None  # no image is left to train on
+    assert _draw_split(tagged(), 0) is None
 
 
-def test_a_curve_is_fitted_to_what_was_right(tmp_path: Path) -> None:
-    """A noisy source: some boxes are wrong, and the curve says how many are right."""
+def test_a_curve_is_fitted_to_which_boxes_are_correct(tmp_path: Path) -> None:
+    """In a noisy source some boxes are wrong, so that there is a curve to fit."""
     store, shown = planted_store(tmp_path / "s", classes=6, bags=360, d=24, noise=1.6)
     truth = planted_truth(store, shown)
     fitted = calibrate(store, truth, plain_transfer(steps=40), SETTINGS)
@@ -63,7 +63,7 @@ def test_a_source_of_one_class_is_not_calibrated(tmp_path: Path) -> None:
 
 
 def test_too_few_objects_without_the_playing_classes_give_the_default_curve(tmp_path: Path) -> None:
-    """A run must not end after its proposer was trained because its source is small."""
+    """A small source must not stop a run after its proposer was trained."""
     store, shown = planted_store(tmp_path / "s", classes=4, bags=40)
     dataset, truth = planted_truth(store, shown)
     none = truth.where(np.zeros(len(truth), dtype=np.bool_))

@@ -1,4 +1,4 @@
-"""A state on disk: what comes back is what was written, and a run goes on from it to the same result."""
+"""Checkpoints: a state is loaded as it was saved, and a run resumes from it to the same result."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,19 +19,19 @@ Planted = tuple[Target, np.ndarray, TransferScores]
 SETTINGS = plain_settings()
 
 
-def test_a_run_goes_on_after_any_round(planted: Planted, tmp_path: Path) -> None:
+def test_a_run_resumes_after_any_round(planted: Planted, tmp_path: Path) -> None:
     target, _, transfer = planted
-    whole = recipe("full", target, transfer, SETTINGS)
+    uninterrupted = recipe("full", target, transfer, SETTINGS)
     for done in range(SETTINGS.rounds):
-        partly = plain_settings(rounds=done)
-        save_state(Alternation(target, transfer, partly, partly.energy).run(), tmp_path / STATE)
+        partial = plain_settings(rounds=done)
+        save_state(Alternation(target, transfer, partial, partial.energy).run(), tmp_path / STATE)
         again = recipe("full", target, transfer, SETTINGS, tmp_path)
-        assert all(map(torch.equal, whole.state.selection, again.state.selection))
-        assert all(map(torch.equal, whole.confidence, again.confidence))
-        assert [step.changed for step in again.state.history] == [step.changed for step in whole.state.history]
+        assert all(map(torch.equal, uninterrupted.state.selection, again.state.selection))
+        assert all(map(torch.equal, uninterrupted.confidence, again.confidence))
+        assert [step.changed for step in again.state.history] == [step.changed for step in uninterrupted.state.history]
 
 
-def test_a_state_comes_back_from_disk(planted: Planted, tmp_path: Path) -> None:
+def test_a_saved_state_is_loaded_unchanged(planted: Planted, tmp_path: Path) -> None:
     target, _, transfer = planted
     state = recipe("full", target, transfer, SETTINGS).state
     save_state(replace(state, converged=True), tmp_path / "s")
@@ -48,12 +48,12 @@ def test_a_state_comes_back_from_disk(planted: Planted, tmp_path: Path) -> None:
             assert torch.equal(tensor, other.state_dict()[name])
 
 
-def test_there_is_none_at_first_and_a_broken_one_is_one_sentence(planted: Planted, tmp_path: Path) -> None:
+def test_a_missing_state_is_none_and_a_damaged_one_is_an_error(planted: Planted, tmp_path: Path) -> None:
     target, _, transfer = planted
     file = tmp_path / "s"
     assert load_state(file, target, SETTINGS) is None
-    file.write_bytes(b"nothing of the kind")
-    with pytest.raises(InputError, match="is not a state that can be gone on from") as caught:
+    file.write_bytes(b"not a safetensors file")
+    with pytest.raises(InputError, match="cannot be resumed from") as caught:
         load_state(file, target, SETTINGS)
     assert len(str(caught.value).splitlines()) == 1
     save_state(recipe("warm-up", target, transfer, SETTINGS).state, file)
@@ -66,5 +66,5 @@ def test_the_state_of_another_target_is_refused(planted: Planted, tmp_path: Path
     target, _, transfer = planted
     save_state(recipe("warm-up", target, transfer, SETTINGS).state, tmp_path / "s")
     other, _ = planted_target(tmp_path / "store", bags=12)
-    with pytest.raises(InputError, match="it is of another target"):
+    with pytest.raises(InputError, match="it belongs to another target"):
         load_state(tmp_path / "s", other, SETTINGS)

@@ -1,4 +1,4 @@
-"""Confidence: a curve that rises, and right boxes are trusted more."""
+"""Confidence: the curve increases, and correct boxes have a higher confidence."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,55 +16,57 @@ from pairloc.localization.methods import METHODS
 SETTINGS = plain_settings(rounds=1, folds=2, training={"steps": 20})
 
 
-def test_a_fitted_curve_gives_back_the_probabilities_it_was_drawn_from() -> None:
+def test_fitting_recovers_the_true_curve() -> None:
     generator = torch.Generator().manual_seed(0)
     true = Calibration(bias=-1.5, scale=1.2)
-    agree, gap = torch.rand(20_000, generator=generator), torch.rand(20_000, generator=generator) * 4
-    right = torch.rand(20_000, generator=generator) < true(agree, gap)
-    fitted = Calibration.fit(agree, gap, right)
+    agreement, gap = torch.rand(20_000, generator=generator), torch.rand(20_000, generator=generator) * 4
+    correct = torch.rand(20_000, generator=generator) < true(agreement, gap)
+    fitted = Calibration.fit(agreement, gap, correct)
     assert fitted.model_dump() == pytest.approx(true.model_dump(), abs=0.15)
 
 
-def test_a_curve_rises_whatever_it_is_fitted_to() -> None:
+def test_a_fitted_curve_always_increases() -> None:
     generator = torch.Generator().manual_seed(1)
-    agree, gap = torch.rand(1000, generator=generator), torch.rand(1000, generator=generator)
-    fitted = Calibration.fit(agree, gap, agree + gap < 0.8)
+    agreement, gap = torch.rand(1000, generator=generator), torch.rand(1000, generator=generator)
+    fitted = Calibration.fit(agreement, gap, agreement + gap < 0.8)
     assert fitted.scale > 0
-    assert float(fitted(agree, gap).mean()) == pytest.approx(float((agree + gap < 0.8).double().mean()), abs=0.05)
+    assert float(fitted(agreement, gap).mean()) == pytest.approx(
+        float((agreement + gap < 0.8).double().mean()), abs=0.05
+    )
 
 
-def test_too_little_to_fit_leaves_the_default() -> None:
+def test_too_little_data_gives_the_default_curve() -> None:
     few = torch.rand(10)
     assert Calibration.fit(few, few, few > 0.5) == Calibration()
     many = torch.rand(500)
     assert Calibration.fit(many, many, torch.ones(500, dtype=torch.bool)) == Calibration()
 
 
-def test_a_class_of_one_bag_is_trusted_half_as_much() -> None:
-    agree, gap = torch.tensor([1.0], dtype=torch.float64), torch.tensor([torch.inf])
-    alone = confidence(Calibration(), agree, gap)
-    both = confidence(Calibration(), agree.repeat(2), gap.repeat(2))
+def test_the_confidence_is_halved_for_a_class_of_one_bag() -> None:
+    agreement, gap = torch.tensor([1.0], dtype=torch.float64), torch.tensor([torch.inf])
+    alone = confidence(Calibration(), agreement, gap)
+    both = confidence(Calibration(), agreement.repeat(2), gap.repeat(2))
     assert torch.isfinite(alone).all()
     torch.testing.assert_close(2 * alone, both[:1])
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_right_boxes_are_trusted_more(tmp_path: Path, method: str) -> None:
+def test_correct_boxes_have_a_higher_confidence(tmp_path: Path, method: str) -> None:
     target, shown = planted_target(tmp_path / "s", classes=4, bags=80, noise=0.9)
     outcome = recipe(method, target, planted_scores(target, shown), SETTINGS)
-    everything = torch.cat(outcome.confidence)
-    assert ((everything >= 0) & (everything <= 1)).all()
+    all_confidences = torch.cat(outcome.confidence)
+    assert ((all_confidences >= 0) & (all_confidences <= 1)).all()
     assert [len(entry) for entry in outcome.confidence] == [len(bags) for bags in target.positives]
     selection = outcome.state.selection
-    right = torch.cat([selection[c] == torch.from_numpy(shown)[b] for c, b in enumerate(target.positives)])
-    if method in ("warm-up", "full") and 3 < int(right.sum()) < 77:
-        assert float(everything[right].mean()) > float(everything[~right].mean())
+    correct = torch.cat([selection[c] == torch.from_numpy(shown)[b] for c, b in enumerate(target.positives)])
+    if method in ("warm-up", "full") and 3 < int(correct.sum()) < 77:
+        assert float(all_confidences[correct].mean()) > float(all_confidences[~correct].mean())
     views = 2 + bool(outcome.state.scores)
     for votes in outcome.agreement:
         assert np.isin((votes * views).round(decimals=6), np.arange(views + 1)).all()
 
 
-def test_the_curve_decides_the_confidence_and_nothing_else(tmp_path: Path) -> None:
+def test_the_calibration_changes_the_confidence_only(tmp_path: Path) -> None:
     target, shown = planted_target(tmp_path / "s", bags=24)
     learned = Learned(planted_scores(target, shown, plain_transfer(steps=20)))
     plain = recipe("full", target, learned, SETTINGS)
@@ -74,7 +76,7 @@ def test_the_curve_decides_the_confidence_and_nothing_else(tmp_path: Path) -> No
     assert all(bool((a > b).all()) for a, b in zip(other.confidence, plain.confidence, strict=True))
 
 
-def test_a_curve_comes_back_from_disk_and_is_the_default_where_there_is_none(tmp_path: Path) -> None:
+def test_a_saved_curve_is_loaded_and_a_missing_one_is_the_default(tmp_path: Path) -> None:
     assert Calibration.load(tmp_path) == Calibration()
     curve = Calibration(bias=0.25, scale=1.5)
     curve.save(tmp_path)
@@ -84,7 +86,7 @@ def test_a_curve_comes_back_from_disk_and_is_the_default_where_there_is_none(tmp
         Calibration.load(tmp_path)
 
 
-def test_what_a_source_taught_comes_back_from_disk(tmp_path: Path) -> None:
+def test_saved_scores_and_calibration_are_loaded_unchanged(tmp_path: Path) -> None:
     target, shown = planted_target(tmp_path / "s", bags=12)
     scores = planted_scores(target, shown, plain_transfer(steps=2))
     learned = Learned(scores, Calibration(bias=1.0, scale=2.0), [{"step": 1.0}])

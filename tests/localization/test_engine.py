@@ -1,4 +1,4 @@
-"""The engine: from two stores to boxes, the same every time, and from any round on."""
+"""The engine: it finds planted objects, is deterministic, and resumes after any round."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ Stores = tuple[BagStore, np.ndarray, Learned]
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    """A target store, where its objects are, and what a source store of the same looks taught."""
+    """Return a target store, its planted proposals, and scores learned on a similar source."""
     folder = tmp_path_factory.mktemp("engine")
     source, seen = planted_store(folder / "source", bags=60, noise=0.4)
     learned = learn_source(source, planted_truth(source, seen), plain_transfer(pairs="cosine"))
@@ -33,7 +33,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 
 def same(one: Localization, other: Localization) -> bool:
-    """To the byte."""
+    """Return whether two results are identical to the byte."""
     arrays = all(
         getattr(one.boxes, name).tobytes() == getattr(other.boxes, name).tobytes()
         for name in ("image", "label", "boxes", "score")
@@ -42,11 +42,11 @@ def same(one: Localization, other: Localization) -> bool:
 
 
 def planted_boxes(store: BagStore, shown: np.ndarray) -> np.ndarray:
-    return np.stack([store.bag(index).boxes[place] for index, place in enumerate(shown.tolist())]).astype(np.float64)
+    return np.stack([store.bag(i).boxes[proposal] for i, proposal in enumerate(shown.tolist())]).astype(np.float64)
 
 
 @pytest.mark.parametrize("method", ["warm-up", "full"])
-def test_what_was_planted_is_found(stores: Stores, method: str) -> None:
+def test_planted_objects_are_found(stores: Stores, method: str) -> None:
     store, shown, learned = stores
     found = localize_target(store, store.dataset, learned, SETTINGS, method=method)
     assert len(found.boxes) == len(store)
@@ -55,28 +55,28 @@ def test_what_was_planted_is_found(stores: Stores, method: str) -> None:
     assert [int(label) for label in found.boxes.label] == [store.dataset.tags[image][0] for image in found.boxes.image]
 
 
-def test_the_recommended_settings_find_it_too(stores: Stores) -> None:
-    """Exact unary scores, cosines, both features, geometry, voting; fewer dimensions, as there are few."""
+def test_the_recommended_settings_find_planted_objects(stores: Stores) -> None:
+    """Exact unary scores, cosine scores, both features, geometry and voting; with fewer dimensions."""
     store, shown, _ = stores
     few = {"features": {"dimensions": 12}}
     source, seen = planted_store(store.path.parent / "other source", bags=60, noise=0.4)
     transfer = TransferSettings.model_validate(few | {"training": {"steps": 60, "pairs": 8, "lr": 0.01}})
     learned = learn_source(source, planted_truth(source, seen), transfer)
     found = localize_target(store, store.dataset, learned, LocalizationSettings.model_validate(few))
-    right = [
-        int(found.state.selection[label][place]) == shown[bag]
+    correct = [
+        int(found.state.selection[label][row]) == shown[bag]
         for label, bags in enumerate(found.positives)
-        for place, bag in enumerate(bags.tolist())
+        for row, bag in enumerate(bags.tolist())
     ]
-    assert np.mean(right) > 0.7
+    assert np.mean(correct) > 0.7
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_same_call_twice_gives_the_same(stores: Stores, method: str) -> None:
+def test_the_same_call_gives_the_same_result(stores: Stores, method: str) -> None:
     store, _, learned = stores
-    own = plain_settings(rounds=1, boxes={"voting_iou": 0.4})
+    localization = plain_settings(rounds=1, boxes={"voting_iou": 0.4})
     run = RunSettings.model_validate(
-        {"data": {"scenes": {}}, "localization": own, "mi_svm": {"features": own.features}}
+        {"data": {"scenes": {}}, "localization": localization, "mi_svm": {"features": localization.features}}
     )
     settings = METHODS[method].section(run)
     assert isinstance(settings, LocalizationSettings | MiSvmSettings)
@@ -84,7 +84,7 @@ def test_the_same_call_twice_gives_the_same(stores: Stores, method: str) -> None
     assert same(one, other)
 
 
-def test_learning_twice_gives_the_same_scores(tmp_path: Path) -> None:
+def test_learning_again_gives_the_same_scores(tmp_path: Path) -> None:
     source, seen = planted_store(tmp_path / "s", bags=20)
     one, other = (learn_source(source, planted_truth(source, seen), plain_transfer(steps=10)) for _ in range(2))
     for name, tensor in one.scores.state_dict().items():
@@ -92,23 +92,23 @@ def test_learning_twice_gives_the_same_scores(tmp_path: Path) -> None:
 
 
 class _StoppedError(Exception):
-    """As a killed process."""
+    """Stands for a killed process."""
 
 
-def test_interrupted_after_any_round_it_goes_on_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_after_any_round_gives_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rough = plain_settings(rounds=3)
-    store, shown = planted_store(tmp_path / "store", bags=45, noise=0.9)  # does not settle at once
+    store, shown = planted_store(tmp_path / "store", bags=45, noise=0.9)  # does not converge in the first rounds
     learned = learn_source(store, planted_truth(store, shown), plain_transfer())
-    whole = localize_target(store, store.dataset, learned, rough, checkpoint=tmp_path / "whole")
+    uninterrupted = localize_target(store, store.dataset, learned, rough, checkpoint=tmp_path / "whole")
     assert (tmp_path / "whole" / STATE).is_file()
-    assert whole.n_iter == 3
-    go_on = Alternation.round
-    for rounds in range(whole.n_iter):
+    assert uninterrupted.n_iter == 3
+    next_round = Alternation.round
+    for rounds in range(uninterrupted.n_iter):
 
         def stop(self: Alternation, state: State, after: int = rounds) -> State:
             if state.n_iter >= after:
                 raise _StoppedError
-            return go_on(self, state)
+            return next_round(self, state)
 
         monkeypatch.setattr(Alternation, "round", stop)
         folder = tmp_path / str(rounds)
@@ -118,33 +118,33 @@ def test_interrupted_after_any_round_it_goes_on_to_the_same(tmp_path: Path, monk
 
         def count(self: Alternation, state: State, seen: list[int] = counted) -> State:
             seen.append(state.n_iter)
-            return go_on(self, state)
+            return next_round(self, state)
 
         monkeypatch.setattr(Alternation, "round", count)
-        assert same(whole, localize_target(store, store.dataset, learned, rough, checkpoint=folder))
-        assert counted == list(range(rounds, whole.n_iter))
+        assert same(uninterrupted, localize_target(store, store.dataset, learned, rough, checkpoint=folder))
+        assert counted == list(range(rounds, uninterrupted.n_iter))
 
 
-def test_some_bags_of_a_store_are_a_target_of_their_own(stores: Stores) -> None:
+def test_a_subset_of_a_store_can_be_localized(stores: Stores) -> None:
     store, _, learned = stores
-    some = list(range(0, 36, 2))
-    tags = store.dataset.subset(some)
-    found = localize_target(store, tags, learned, plain_settings(rounds=0), method="warm-up-unary", indices=some)
+    subset = list(range(0, 36, 2))
+    tags = store.dataset.subset(subset)
+    found = localize_target(store, tags, learned, plain_settings(rounds=0), method="warm-up-unary", indices=subset)
     every = localize_target(store, store.dataset, learned, plain_settings(rounds=0), method="warm-up-unary")
-    place = {image: row for row, image in enumerate(every.boxes.image.tolist())}
+    row_of = {image: row for row, image in enumerate(every.boxes.image.tolist())}
     for image, box in zip(found.boxes.image.tolist(), found.boxes.boxes, strict=True):
-        assert np.array_equal(box, every.boxes.boxes[place[some[image]]])
+        assert np.array_equal(box, every.boxes.boxes[row_of[subset[image]]])
 
 
-def test_voting_moves_boxes_and_leaves_the_selection(stores: Stores) -> None:
-    """By scores that have hardly learned anything: else the selected proposals outvote all others."""
+def test_voting_moves_boxes_but_keeps_the_selection(stores: Stores) -> None:
+    """With barely trained scores, because otherwise the selected proposals outvote all others."""
     store, shown, _ = stores
     learned = learn_source(store, planted_truth(store, shown), plain_transfer(steps=1))
     plain, voted = (
         localize_target(
-            store, store.dataset, learned, plain_settings(rounds=0, boxes={"voting_iou": least}), method="warm-up"
+            store, store.dataset, learned, plain_settings(rounds=0, boxes={"voting_iou": voting_iou}), method="warm-up"
         )
-        for least in (0.0, 0.01)
+        for voting_iou in (0.0, 0.01)
     )
     assert all(map(torch.equal, plain.state.selection, voted.state.selection))
     assert np.array_equal(plain.boxes.score, voted.boxes.score)
@@ -153,13 +153,13 @@ def test_voting_moves_boxes_and_leaves_the_selection(stores: Stores) -> None:
         assert any(np.array_equal(plain.boxes.boxes[row], box) for box in store.bag(image).boxes.astype(np.float64))
 
 
-def test_mistakes_are_told_before_anything_is_read(stores: Stores, tmp_path: Path) -> None:
+def test_invalid_arguments_are_reported(stores: Stores, tmp_path: Path) -> None:
     store, _, learned = stores
     with pytest.raises(InputError, match="there is no method 'best'"):
         localize_target(store, store.dataset, learned, SETTINGS, method="best")
-    none = Dataset(store.dataset.images, store.dataset.classes, ((),) * len(store))
+    untagged = Dataset(store.dataset.images, store.dataset.classes, ((),) * len(store))
     with pytest.raises(InputError, match="no image of the target has a tag"):
-        localize_target(store, none, learned, SETTINGS)
+        localize_target(store, untagged, learned, SETTINGS)
     write_json(tmp_path / STATE, {})
-    with pytest.raises(InputError, match="is not a state that can be gone on from"):
+    with pytest.raises(InputError, match="cannot be resumed from"):
         localize_target(store, store.dataset, learned, SETTINGS, checkpoint=tmp_path)

@@ -1,4 +1,4 @@
-"""Exact unary scores: the optimum is one, and it is that of the loss that sampled training has on average."""
+"""Exact unary scores: they minimise the expected loss of sampled training."""
 
 from pathlib import Path
 
@@ -13,11 +13,9 @@ from pairloc.localization.logistic import fit_logistic
 from pairloc.localization.retrain import retrain
 
 
-@pytest.mark.parametrize("at_a_time", [16, 1024])
-def test_the_slope_is_zero_at_the_optimum_and_it_equals_newtons(
-    monkeypatch: pytest.MonkeyPatch, at_a_time: int
-) -> None:
-    monkeypatch.setitem(logistic._AT_A_TIME, "cpu", at_a_time)
+@pytest.mark.parametrize("batch", [16, 1024])
+def test_the_optimum_equals_that_of_newtons_method(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    monkeypatch.setitem(logistic._BATCH, "cpu", batch)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(70, 4, 3, generator=generator, dtype=torch.float64)
     y, w = torch.rand(70, 4, 2, generator=generator, dtype=torch.float64), torch.rand(70, 4, 2, dtype=torch.float64)
@@ -26,18 +24,18 @@ def test_the_slope_is_zero_at_the_optimum_and_it_equals_newtons(
     flat = torch.cat([x.reshape(-1, 3), torch.ones(280, 1, dtype=torch.float64)], dim=1)
     keep = torch.tensor([1.0, 1, 1, 0], dtype=torch.float64)
     for c in range(2):
-        own = torch.zeros(4, dtype=torch.float64)
+        weights = torch.zeros(4, dtype=torch.float64)
         for _ in range(30):  # Newton
-            p, weight = torch.sigmoid(flat @ own), w[..., c].reshape(-1)
-            slope = flat.T @ (weight * (p - y[..., c].reshape(-1))) + 0.1 * keep * own
-            bend = (flat * (weight * p * (1 - p))[:, None]).T @ flat + 0.1 * torch.diag(keep)
-            own = own - torch.linalg.solve(bend, slope)
-        torch.testing.assert_close(found[c], own, atol=1e-4, rtol=1e-4)
+            p, weight = torch.sigmoid(flat @ weights), w[..., c].reshape(-1)
+            gradient = flat.T @ (weight * (p - y[..., c].reshape(-1))) + 0.1 * keep * weights
+            hessian = (flat * (weight * p * (1 - p))[:, None]).T @ flat + 0.1 * torch.diag(keep)
+            weights = weights - torch.linalg.solve(hessian, gradient)
+        torch.testing.assert_close(found[c], weights, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("other_tag_weight", [0.0, 1.5])
 def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, other_tag_weight: float) -> None:
-    """The loss that drawn pairs have on average, written out bag by bag, does not fall around the exact scores."""
+    """The expected loss of sampled pairs, computed bag by bag, is higher around the exact scores."""
     target, shown = planted_target(tmp_path / "s", classes=3, bags=24)
     selection = tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
     settings = plain_settings(
@@ -66,10 +64,10 @@ def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, other_
     random = torch.Generator().manual_seed(0)
     for label in range(3):
         weight, bias = scores.unary.linear.weight[label].detach(), scores.unary.linear.bias[label].detach()
-        least = loss(weight, bias, label)
+        minimum = loss(weight, bias, label)
         for _ in range(8):
             step = 0.05 * torch.randn(weight.shape, generator=random)
-            assert loss(weight + step, bias + 0.05 * torch.randn((), generator=random), label) > least - 1e-5
+            assert loss(weight + step, bias + 0.05 * torch.randn((), generator=random), label) > minimum - 1e-5
 
 
 def test_exact_unary_scores_find_planted_objects(tmp_path: Path) -> None:
@@ -79,6 +77,6 @@ def test_exact_unary_scores_find_planted_objects(tmp_path: Path) -> None:
     held_out = torch.arange(60) < 30
     scores, _ = retrain(target, selection, settings, settings.energy, allowed=~held_out)
     for label, bags in enumerate(target.positives):
-        own = bags[held_out[bags]]
-        found = scores.unary.of_class(target.class_bags.features(own), label).argmax(dim=1)
-        assert np.mean(found.numpy() == shown[own.numpy()]) > 0.8
+        held_out_bags = bags[held_out[bags]]
+        found = scores.unary.of_class(target.class_bags.features(held_out_bags), label).argmax(dim=1)
+        assert np.mean(found.numpy() == shown[held_out_bags.numpy()]) > 0.8

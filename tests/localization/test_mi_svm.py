@@ -1,4 +1,4 @@
-"""MI-SVM is a baseline of its own: nothing of the pair scores or of box voting leaks into it."""
+"""MI-SVM is an independent baseline: pair scores and box voting do not affect it."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from pairloc.localization.methods import METHODS
 from pairloc.settings import MiSvmSettings, RunSettings
 
 
-def test_it_knows_neither_pair_scores_nor_voting(tmp_path: Path) -> None:
+def test_it_uses_neither_transfer_scores_nor_voting(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s", bags=24)
     boxes = []
     for alpha, voting_iou, seed in ((0.0, 0.0, 0), (1.0, 0.0, 0), (1.0, 0.4, 0), (1.0, 0.4, 7)):
@@ -37,12 +37,12 @@ def test_it_knows_neither_pair_scores_nor_voting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "mi-svm"])
-def test_the_others_read_the_settings_of_localization(method: str) -> None:
+def test_the_other_methods_use_the_localization_settings(method: str) -> None:
     run = RunSettings.model_validate({"data": {"scenes": {}}, "localization": {"rounds": 7}})
     assert METHODS[method].section(run) is run.localization
 
 
-def test_a_machine_separates_what_can_be_separated() -> None:
+def test_an_svm_separates_separable_data() -> None:
     generator = torch.Generator().manual_seed(0)
     positive, negative = torch.randn(30, 4, generator=generator), torch.randn(300, 4, generator=generator)
     positive[:, 0] += 6

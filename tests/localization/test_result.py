@@ -1,4 +1,4 @@
-"""A Localization: what a notebook, a COCO file, pandas and supervision get of it."""
+"""Localization: iteration, and its conversion to COCO, pandas, supervision and HTML."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from pairloc.localization.result import FoundBox, Localization
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Localization:
-    """The boxes of 30 planted images by their unary scores, of which the fourth has no tag and the sixth has two."""
+    """Localize 30 planted images by their unary scores; the fourth has no tag and the sixth has two."""
     store, shown = planted_store(tmp_path_factory.mktemp("result") / "s", bags=30)
     learned = learn_source(store, planted_truth(store, shown), plain_transfer(steps=20))
     tags = list(store.dataset.tags)
@@ -24,12 +24,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Localization:
     return localize_target(store, dataset, learned, plain_settings(), method="warm-up-unary")
 
 
-def test_iterating_goes_through_the_images_with_their_boxes(found: Localization) -> None:
+def test_iterating_yields_every_image_with_its_boxes(found: Localization) -> None:
     images = list(found)
     assert len(found) == len(images) == 30
     assert [image.file for image in images] == [f"{index}.jpg" for index in range(30)]
     assert [[box.tag for box in images[i].boxes] for i in (3, 4, 5)] == [[], ["class 1"], ["class 0", "class 2"]]
-    assert all(image.size == (100, 100) for image in images)  # the tags did not say, the bags do
+    assert all(image.size == (100, 100) for image in images)  # known from the bags, not from the tags
     rows = {(int(i), int(c)): row for row, (i, c) in enumerate(zip(found.boxes.image, found.boxes.label, strict=True))}
     assert len(rows) == sum(len(image.boxes) for image in images) == len(found.boxes)
     for index, image in enumerate(images):
@@ -56,7 +56,7 @@ def test_a_coco_file_has_sizes_and_scores(found: Localization) -> None:
     assert {annotation["category_id"] for annotation in annotations} == {10, 20, 30}
 
 
-def test_alternatives_are_the_best_first_and_begin_with_what_was_selected(found: Localization) -> None:
+def test_alternatives_are_sorted_and_start_with_the_selected_box(found: Localization) -> None:
     for index, image in enumerate(found):
         for box in image.boxes:
             boxes, scores = found.alternatives(index, box.tag, count=3)
@@ -64,7 +64,7 @@ def test_alternatives_are_the_best_first_and_begin_with_what_was_selected(found:
             assert (np.diff(scores) <= 0).all()
             assert boxes[0].tolist() == list(box.box)
     boxes, scores = found.alternatives(0, "class 0", count=100)
-    assert len(boxes) == len(scores) == 6  # that is all there are
+    assert len(boxes) == len(scores) == 6  # all proposals of the bag
     for image_, tag, message in (
         (0, "dog", "no tag 'dog'"),
         (30, "class 0", "no image 30"),
@@ -76,7 +76,7 @@ def test_alternatives_are_the_best_first_and_begin_with_what_was_selected(found:
 
 
 @pytest.mark.parametrize(("method", "package"), [("to_pandas", "pandas"), ("to_supervision", "supervision")])
-def test_a_package_that_is_missing_is_named(
+def test_a_missing_package_is_named(
     found: Localization, monkeypatch: pytest.MonkeyPatch, method: str, package: str
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
@@ -98,14 +98,14 @@ def test_supervision_gets_detections_for_every_image(found: Localization) -> Non
     detections = found.to_supervision()
     assert list(detections) == [image.file for image in found]
     for image in found:
-        own = detections[image.file]
-        assert isinstance(own, supervision.Detections)
-        assert own.xyxy.tolist() == [list(box.box) for box in image.boxes]
-        assert list(own.data["class_name"]) == [box.tag for box in image.boxes]
-        assert own.confidence.tolist() == [box.confidence for box in image.boxes]
+        image_detections = detections[image.file]
+        assert isinstance(image_detections, supervision.Detections)
+        assert image_detections.xyxy.tolist() == [list(box.box) for box in image.boxes]
+        assert list(image_detections.data["class_name"]) == [box.tag for box in image.boxes]
+        assert image_detections.confidence.tolist() == [box.confidence for box in image.boxes]
 
 
-def test_a_notebook_shows_names_as_text(found: Localization) -> None:
+def test_the_notebook_table_escapes_names(found: Localization) -> None:
     images = (Image(1, "<img src=x>.jpg", (100, 100)), *found.dataset.images[1:])
     hostile = Dataset(images, ("<script>alert(1)</script>", "a & b", "c"), found.dataset.tags)
     shown = replace(found, dataset=hostile)._repr_html_()
@@ -114,11 +114,11 @@ def test_a_notebook_shows_names_as_text(found: Localization) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
     assert "&lt;img src=x&gt;.jpg" in shown
     assert "a &amp; b" in shown
-    assert shown.count("<tr>") == 21  # the head and the first twenty boxes
+    assert shown.count("<tr>") == 21  # the header and the first twenty boxes
     assert f"{len(found.boxes)} boxes in 30 images" in shown
 
 
-def test_the_size_of_an_image_that_the_tags_know_stays(tmp_path: Path) -> None:
+def test_image_sizes_in_the_tags_are_kept(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s", bags=6)
     learned = learn_source(store, planted_truth(store, shown), plain_transfer(steps=2))
     images = (Image(1, "0.jpg", (70, 80)), *store.dataset.images[1:])

@@ -1,4 +1,4 @@
-"""Re-training: from which bags, from which pairs, and what a class without any says."""
+"""Re-training: which bags and pairs it uses, and classes without training data."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,29 +19,30 @@ def true_selection(target: Target, shown: np.ndarray) -> Selection:
     return tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
 
 
-def test_multi_folding_never_trains_on_a_bag_it_then_relocalizes(planted: Planted) -> None:
-    """Whatever the held-out bags show, the scores learned without them are the same to the last bit."""
+def test_held_out_bags_do_not_affect_training(planted: Planted) -> None:
+    """Changing the held-out bags leaves the scores identical to the last bit."""
     target, shown, _ = planted
     selection = true_selection(target, shown)
     fold = fold_of_bags(target, 3, 0)
     allowed = fold != 1
     for settings in (SETTINGS, plain_settings(unary={"fit": "exact", "other_tag_weight": 1.0})):
         scores, _ = retrain(target, selection, settings, settings.energy, allowed=allowed, seed=5)
-        assert target.class_bags._held is not None
-        kept = target.class_bags._held.clone()
+        assert target.class_bags._cached is not None
+        kept = target.class_bags._cached.clone()
         try:
-            target.class_bags._held[~allowed] = 1e6
+            target.class_bags._cached[~allowed] = 1e6
             other = tuple(
-                torch.where(fold[bags] == 1, 0, own) for bags, own in zip(target.positives, selection, strict=True)
+                torch.where(fold[bags] == 1, 0, chosen)
+                for bags, chosen in zip(target.positives, selection, strict=True)
             )
             again, _ = retrain(target, other, settings, settings.energy, allowed=allowed, seed=5)
         finally:
-            target.class_bags._held[:] = kept
+            target.class_bags._cached[:] = kept
         for name, tensor in scores.state_dict().items():
             assert torch.equal(tensor, again.state_dict()[name]), name
 
 
-def test_a_class_that_was_not_learned_has_no_class_scores(planted: Planted) -> None:
+def test_a_class_without_training_data_has_zero_class_scores(planted: Planted) -> None:
     target, shown, _ = planted
     one = replace(target, positives=(target.positives[0][:1], target.positives[1][:0], target.positives[2]))
     selection = true_selection(one, shown)
@@ -50,13 +51,13 @@ def test_a_class_that_was_not_learned_has_no_class_scores(planted: Planted) -> N
     assert scores.unary.linear.weight[1].abs().sum() == scores.unary.linear.bias[1] == 0
     assert (scores.relation.score.weight[:2] == 0).all()
     assert scores.unary.linear.weight[0].abs().sum() > 0
-    nobody = replace(one, positives=tuple(bags[:0] for bags in one.positives))
-    nothing, _ = retrain(nobody, tuple(own[:0] for own in selection), SETTINGS, SETTINGS.energy)
+    empty = replace(one, positives=tuple(bags[:0] for bags in one.positives))
+    nothing, _ = retrain(empty, tuple(chosen[:0] for chosen in selection), SETTINGS, SETTINGS.energy)
     assert (nothing.unary.linear.weight == 0).all()
 
 
-def test_a_class_of_one_bag_keeps_its_exact_scores_whoever_is_held_out(tmp_path: Path) -> None:
-    """The exact fit learns from held-out bags too: it has something to say of a class all of whose bags they are."""
+def test_the_exact_fit_uses_bags_held_out_for_early_stopping(tmp_path: Path) -> None:
+    """A class whose only bag is held out for early stopping still gets exact scores."""
     target, shown = planted_target(tmp_path / "s", classes=12, bags=12, proposals=4, d=16)
     selection = true_selection(target, shown)
     settings = plain_settings(unary={"fit": "exact"}, energy={"alpha": 0.0})
@@ -66,7 +67,7 @@ def test_a_class_of_one_bag_keeps_its_exact_scores_whoever_is_held_out(tmp_path:
 
 
 def test_scores_without_weight_are_not_trained(planted: Planted) -> None:
-    """The curve is that of descent, so there is none where the pair scores have no weight and the unary is exact."""
+    """Only gradient descent has a training curve, so it is empty if nothing is trained by it."""
     target, shown, _ = planted
     selection = true_selection(target, shown)
     for energy, fit, descends in (
@@ -81,8 +82,8 @@ def test_scores_without_weight_are_not_trained(planted: Planted) -> None:
         assert bool(curve) == descends, (energy, fit)
 
 
-def test_a_class_of_one_bag_that_every_bag_has_is_not_trained(tmp_path: Path) -> None:
-    """It has no partner and there is no bag that lacks it: nothing is drawn for it, and training goes on."""
+def test_a_class_without_possible_pairs_is_skipped(tmp_path: Path) -> None:
+    """No other bag shows the class and none lacks it, so no pair is drawn for it; training continues."""
     target, shown = planted_target(tmp_path / "s", classes=2, bags=8)
     one = replace(
         target, positives=(target.positives[0][:1], target.positives[1]), tagged=torch.ones_like(target.tagged)

@@ -2,11 +2,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairloc.localization.sampling import PairDrawer, Shown, draw
+from pairloc.localization.sampling import PairDrawer, PositiveBags, draw
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 4), st.integers(1, 8))
-def test_a_sample_is_of_the_kinds_asked_for_and_without_repetition(seed: int, size: int, fg: int, bg: int) -> None:
+def test_a_sample_has_the_requested_kinds_without_repetition(seed: int, size: int, fg: int, bg: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     kind = torch.randint(0, 3, (4, size), generator=generator)
     sample = draw(kind == 1, kind == 0, (fg, bg), generator)
@@ -21,7 +21,7 @@ def test_a_sample_is_of_the_kinds_asked_for_and_without_repetition(seed: int, si
         assert len(chosen) - sum(shows) == min(have_bg, bg + fg - drawn_fg)
 
 
-def test_every_proposal_is_drawn_as_often() -> None:
+def test_proposals_are_drawn_uniformly() -> None:
     generator = torch.Generator().manual_seed(0)
     mask = torch.ones(2000, 5, dtype=torch.bool)
     sample = draw(mask, ~mask, (2, 1), generator)
@@ -31,14 +31,14 @@ def test_every_proposal_is_drawn_as_often() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 4), st.floats(0.2, 0.8))
-def test_pairs_are_of_one_class_or_with_a_bag_that_lacks_it(seed: int, bags: int, classes: int, same: float) -> None:
-    """And never of a bag with itself; what has no partner of either kind is left out."""
+def test_pairs_share_a_class_or_the_second_bag_lacks_it(seed: int, bags: int, classes: int, same: float) -> None:
+    """A bag is never paired with itself; entries without a possible partner are skipped."""
     has = torch.rand(bags, classes, generator=torch.Generator().manual_seed(seed)) < 0.6
     label, bag = torch.nonzero(has.T, as_tuple=True)
     if not len(bag):
         return
-    shown, others = Shown.of(bag, label, classes), torch.arange(bags)
-    pairs = PairDrawer(shown, others, has, same, seed).draw(50)
+    positives, others = PositiveBags.of(bag, label, classes), torch.arange(bags)
+    pairs = PairDrawer(positives, others, has, same, seed).draw(50)
     for first, second, other in zip(pairs.first.tolist(), pairs.second.tolist(), pairs.other.tolist(), strict=True):
         assert (second < 0) != (other < 0)
         if second >= 0:
@@ -50,10 +50,10 @@ def test_pairs_are_of_one_class_or_with_a_bag_that_lacks_it(seed: int, bags: int
     assert not set(label[pairs.first].tolist()) & set(alone)
 
 
-def test_as_many_pairs_share_a_class_as_asked_for_and_every_entry_is_drawn() -> None:
+def test_the_requested_fraction_of_pairs_shares_a_class() -> None:
     has = torch.eye(4, dtype=torch.bool).repeat_interleave(25, dim=0)
     label, bag = torch.nonzero(has.T, as_tuple=True)
-    pairs = PairDrawer(Shown.of(bag, label, 4), torch.arange(100), has, 0.3, 0).draw(20_000)
+    pairs = PairDrawer(PositiveBags.of(bag, label, 4), torch.arange(100), has, 0.3, 0).draw(20_000)
     assert abs(float((pairs.second >= 0).double().mean()) - 0.3) < 0.02
     counts = torch.bincount(pairs.first, minlength=100)
     assert int(counts.min()) > 120

@@ -1,4 +1,4 @@
-"""The target: which bags are whose, which proposals may be selected, which fold a bag is in."""
+"""The target: positive bags, selectable proposals and folds."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from pairloc.localization.target import Target, fold_of_bags
 Planted = tuple[Target, np.ndarray, TransferScores]
 
 
-def test_folds_spread_every_class(planted: Planted) -> None:
+def test_every_class_is_spread_over_the_folds(planted: Planted) -> None:
     target, _, _ = planted
     fold = fold_of_bags(target, 4, 0)
     assert set(fold.tolist()) == {0, 1, 2, 3}
@@ -25,18 +25,18 @@ def test_folds_spread_every_class(planted: Planted) -> None:
         assert counts.max() - counts.min() <= 1
 
 
-def test_what_may_be_selected_covers_at_most_so_much_of_its_image(planted: Planted) -> None:
+def test_selectable_proposals_cover_at_most_max_area(planted: Planted) -> None:
     target, _, _ = planted
     bags = target.bags
-    everywhere = torch.arange(bags.count)
-    assert torch.equal(target.selectable(everywhere, 1.0), bags.valid)
-    most = float(bags.area[bags.valid].median())
-    some = target.selectable(everywhere, most)
-    small = bags.valid & (bags.area <= most)
-    assert torch.equal(some[small.any(dim=1)], small[small.any(dim=1)])
-    nowhere = float(bags.area[bags.valid].min()) / 2
-    assert torch.equal(target.selectable(everywhere, nowhere), bags.valid)  # a bag always has something to select
-    assert torch.equal(target.selectable(torch.tensor([7, 3]), most), some[[7, 3]])
+    all_bags = torch.arange(bags.count)
+    assert torch.equal(target.selectable(all_bags, 1.0), bags.valid)
+    limit = float(bags.area[bags.valid].median())
+    selectable = target.selectable(all_bags, limit)
+    small = bags.valid & (bags.area <= limit)
+    assert torch.equal(selectable[small.any(dim=1)], small[small.any(dim=1)])
+    too_small = float(bags.area[bags.valid].min()) / 2
+    assert torch.equal(target.selectable(all_bags, too_small), bags.valid)  # every bag keeps a selectable proposal
+    assert torch.equal(target.selectable(torch.tensor([7, 3]), limit), selectable[[7, 3]])
 
 
 def test_the_positives_of_a_class_are_its_tagged_bags(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_positives_of_a_class_are_its_tagged_bags(tmp_path: Path) -> None:
         assert torch.equal(target.boxes(label), target.bags.boxes[bags])
 
 
-def test_class_features_are_read_once_and_when_asked_for(tmp_path: Path) -> None:
+def test_class_features_are_read_lazily_and_once(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s")
     read: list[Bags] = []
 

@@ -27,12 +27,12 @@ SETTINGS = TransferSettings.model_validate(
 
 
 def changed(group: str, **values: object) -> TransferSettings:
-    """The same settings with other values in a group."""
+    """Return SETTINGS with other values in a group."""
     content = SETTINGS.model_dump()
     return TransferSettings.model_validate(content | {group: content[group] | values})
 
 
-def test_labels_equal_the_loop(tmp_path: Path) -> None:
+def test_labels_equal_a_slow_loop(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s", proposals=20)
     bags = Bags(store, plain("transfer"))
     _, truth = planted_truth(store, shown)
@@ -41,7 +41,7 @@ def test_labels_equal_the_loop(tmp_path: Path) -> None:
     labels = label_proposals(bags, store.dataset, truth, SETTINGS)
     for i in range(bags.count):
         overlap = iou(bags.boxes[i].double().numpy(), truth.boxes[i][None])[:, 0]
-        for value, found in zip(overlap.tolist(), labels.shown[i].tolist(), strict=True):
+        for value, found in zip(overlap.tolist(), labels.label[i].tolist(), strict=True):
             if value >= 0.6 and not crowd[i]:
                 assert found == truth.label[i]
             elif value < 0.4:
@@ -50,8 +50,8 @@ def test_labels_equal_the_loop(tmp_path: Path) -> None:
                 assert found == NEITHER
 
 
-def test_learned_scores_tell_objects_and_classes_apart(tmp_path: Path) -> None:
-    """An object by itself, and two objects of one class against two of different ones."""
+def test_learned_scores_separate_objects_and_classes(tmp_path: Path) -> None:
+    """Unary scores find objects; pair scores separate pairs of one class from pairs of two."""
     store, shown = planted_store(tmp_path / "s", classes=6, bags=120, d=24, noise=0.2)
     bags = Bags(store, plain("transfer"))
     labels = label_proposals(bags, *planted_truth(store, shown), SETTINGS)
@@ -68,7 +68,7 @@ def test_learned_scores_tell_objects_and_classes_apart(tmp_path: Path) -> None:
     assert float(pair[same].median()) > float(pair[~same].quantile(0.95))
 
 
-def test_scores_come_back_from_disk(tmp_path: Path) -> None:
+def test_saved_scores_are_loaded_unchanged(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s")
     settings = changed("features", dimensions=5)
     bags = Bags(store, settings.features)
@@ -86,13 +86,13 @@ def test_scores_come_back_from_disk(tmp_path: Path) -> None:
         TransferScores.load(tmp_path / "t")
 
 
-def test_a_loss_that_is_not_a_number_stops_and_is_named(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s")
     bags = Bags(store, plain("transfer"))
     labels = label_proposals(bags, *planted_truth(store, shown), SETTINGS)
-    assert bags._held is not None
-    bags._held[:, :, 0] = torch.nan
-    with pytest.raises(InputError, match="not a number in batch 1; lower lr"):
+    assert bags._cached is not None
+    bags._cached[:, :, 0] = torch.nan
+    with pytest.raises(InputError, match=r"not finite at step 1; lower training\.lr"):
         learn_transfer(bags, labels, SETTINGS)
 
 
@@ -105,7 +105,7 @@ def test_a_source_without_objects_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fit", ["sampled", "exact"])
 @pytest.mark.parametrize("pairs", ["relation", "cosine"])
-def test_every_kind_tells_objects_from_background(tmp_path: Path, fit: str, pairs: str) -> None:
+def test_every_kind_of_score_separates_objects_from_background(tmp_path: Path, fit: str, pairs: str) -> None:
     store, shown = planted_store(tmp_path / "s", classes=6, bags=60, d=24, noise=0.2)
     bags = Bags(store, plain("transfer"))
     settings = TransferSettings.model_validate(
@@ -117,7 +117,7 @@ def test_every_kind_tells_objects_from_background(tmp_path: Path, fit: str, pair
     assert float((unary.argmax(dim=1) == torch.from_numpy(shown)).double().mean()) > 0.8
 
 
-def test_geometry_is_part_of_what_the_scores_see(tmp_path: Path) -> None:
+def test_geometry_is_part_of_the_features(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s")
     settings = changed("features", geometry=True).model_copy(update={"training": changed("training", steps=5).training})
     bags = Bags(store, settings.features)
@@ -136,9 +136,7 @@ def test_geometry_is_part_of_what_the_scores_see(tmp_path: Path) -> None:
         ("transfer.json", '{"pairs": {"kind": "magic"}}', "does not hold transfer scores"),
     ],
 )
-def test_settings_that_were_tampered_with_are_one_sentence(
-    tmp_path: Path, name: str, content: str, message: str
-) -> None:
+def test_invalid_settings_are_reported_in_one_line(tmp_path: Path, name: str, content: str, message: str) -> None:
     store, _ = planted_store(tmp_path / "s")
     bags = Bags(store, plain("transfer"))
     TransferScores(bags.reduction, SETTINGS).save(tmp_path / "t")

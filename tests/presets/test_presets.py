@@ -1,4 +1,4 @@
-"""Presets and configurations: whole runs as TOML, each with its command, its time and the result to expect."""
+"""Presets and configurations: each is a valid run and states its command, time and expected result."""
 
 import tomllib
 from pathlib import Path
@@ -22,16 +22,16 @@ from pairloc.weights import PACKAGED, localization_of
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 FILES = {file.stem: file for file in sorted(Path(presets.__file__).parent.glob("*.toml"))}
-FAST = "demo-fast"  # what `demo --fast` changes; not a preset to start from
+FAST = "demo-fast"  # the changes of `demo --fast`, not a preset
 
 
 def header(file: Path) -> list[str]:
-    """The comment lines that a file opens with."""
+    """Return the comment lines at the top of a file."""
     lines = file.read_text().splitlines()
-    return lines[: next(place for place, line in enumerate(lines) if not line.startswith("#"))]
+    return lines[: next(index for index, line in enumerate(lines) if not line.startswith("#"))]
 
 
-def test_there_are_the_presets_that_the_documentation_names() -> None:
+def test_all_documented_presets_exist() -> None:
     assert set(PRESETS) == {"default", "demo", "paper"} == set(FILES) - {FAST}
 
 
@@ -40,29 +40,29 @@ def test_a_preset_is_a_valid_run(name: str, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f'preset = "{name}"\n[data.scenes]\n')
     settings = read_config(file)
-    Run(tmp_path / "run", settings)  # its names are known
+    Run(tmp_path / "run", settings)  # checks all names
     assert settings != RunSettings.model_validate({"data": {"scenes": {}}}) or name == "default"
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_header_of_a_preset_says_command_time_and_result(name: str) -> None:
+def test_the_header_of_a_preset_gives_command_time_and_result(name: str) -> None:
     lines = header(FILES[name])
     assert lines[0].startswith("# pairloc ")
-    said = "\n".join(lines)
-    assert "Time" in said
-    assert "Result" in said or "result" in said
+    text = "\n".join(lines)
+    assert "Time" in text
+    assert "Result" in text or "result" in text
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_key_of_a_preset_is_written_as_it_is_called(name: str) -> None:
-    """A preset is checked like a user's file, where a key that moved is an error; and no key is written twice."""
+def test_presets_have_no_outdated_keys(name: str) -> None:
+    """A preset is validated like a user's file, in which an outdated key is an error."""
     content = tomllib.loads(FILES[name].read_text())
     assert "preset" not in content
     assert name == FAST or content == preset(name)
     assert validated(merged({"data": {"scenes": {}}}, content), name)
 
 
-def test_the_presets_are_what_they_say() -> None:
+def test_presets_have_the_documented_values() -> None:
     def read(name: str) -> RunSettings:
         return validated(merged({"data": {"scenes": {}}}, preset(name)), name)
 
@@ -86,7 +86,7 @@ def test_the_presets_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
-def test_configs_are_valid_and_open_with_their_command(file: Path, tmp_path: Path) -> None:
+def test_configs_are_valid_and_start_with_their_command(file: Path, tmp_path: Path) -> None:
     settings = read_config(file)
     Run(tmp_path / "run", settings)
     assert settings.data.target is not None
@@ -98,8 +98,8 @@ def test_configs_are_valid_and_open_with_their_command(file: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
-def test_commands_in_headers_are_commands(file: Path) -> None:
-    """Options that a header names are options of the verb it names."""
+def test_commands_in_headers_exist(file: Path) -> None:
+    """The commands in headers exist and have the options that are used."""
     import typer
 
     from pairloc.cli import app
@@ -112,52 +112,52 @@ def test_commands_in_headers_are_commands(file: Path) -> None:
         command, rest = root, words[1:]
         while hasattr(command, "commands"):
             command = command.commands[rest.pop(0)]
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert {word for word in rest if word.startswith("--")} <= known, line
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in rest if word.startswith("--")} <= options, line
 
 
 def test_the_config_of_the_packaged_weights_has_the_settings_localize_uses() -> None:
     settings = read_config(ROOT / "configs" / "coco17-256-packaged.toml")
     assert settings.localization == localization_of(PACKAGED)
-    assert settings.weights == PACKAGED == presets._PACKAGED
+    assert settings.weights == PACKAGED == presets._PACKAGED_WEIGHTS
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("transfer_images = 30", "transfer_images is called transfer.images now"),
-        ("[learning]\nalpha = 2.0", "learning.alpha is called localization.energy.alpha now"),
-        ("[learning]\nrounds = 2", "learning.rounds is called localization.rounds now"),
-        ("[learning]\ninit = 'mini-problems'", "learning.init is gone: remove it"),
-        ("[learning]\nrelation = 'paper'", "learning.relation is called localization.pairs.kind now"),
-        ("[localization]\nrefine = 0.4", "localization.refine is called localization.boxes.voting_iou now"),
-        ("[localization]\nunary = 'exact'", "localization.unary is called localization.unary.fit now"),
-        ("[localization]\ntrain_pairs = false", "localization.train_pairs is gone: remove it"),
-        ("[transfer]\nfeatures = 'both'", "transfer.features is called transfer.features.kind now"),
-        ("[transfer]\nsteps = 3", "transfer.steps is called transfer.training.steps now"),
-        ("[proposer]\nnearby = 0.1", "proposer.nearby is called proposer.min_background_iou now"),
-        ("[proposer]\nshared = true", "proposer.shared is gone: remove it"),
-        ("[fine_tune]\nsure = 0.5", "fine_tune.sure is called fine_tune.instance_threshold now"),
+        ("transfer_images = 30", "transfer_images is now called transfer.images: rename it"),
+        ("[learning]\nalpha = 2.0", "learning.alpha is now called localization.energy.alpha: rename it"),
+        ("[learning]\nrounds = 2", "learning.rounds is now called localization.rounds: rename it"),
+        ("[learning]\ninit = 'mini-problems'", "learning.init no longer exists: remove it"),
+        ("[learning]\nrelation = 'paper'", "learning.relation is now called localization.pairs.kind: rename it"),
+        ("[localization]\nrefine = 0.4", "localization.refine is now called localization.boxes.voting_iou: rename it"),
+        ("[localization]\nunary = 'exact'", "localization.unary is now called localization.unary.fit: rename it"),
+        ("[localization]\ntrain_pairs = false", "localization.train_pairs no longer exists: remove it"),
+        ("[transfer]\nfeatures = 'both'", "transfer.features is now called transfer.features.kind: rename it"),
+        ("[transfer]\nsteps = 3", "transfer.steps is now called transfer.training.steps: rename it"),
+        ("[proposer]\nnearby = 0.1", "proposer.nearby is now called proposer.min_background_iou: rename it"),
+        ("[proposer]\nshared = true", "proposer.shared no longer exists: remove it"),
+        ("[fine_tune]\nsure = 0.5", "fine_tune.sure is now called fine_tune.instance_threshold: rename it"),
     ],
 )
-def test_an_old_key_gets_one_sentence_with_the_new_one(tmp_path: Path, text: str, said: str) -> None:
+def test_an_outdated_key_is_an_error_with_the_new_key(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"{text}\n[data.scenes]\n")
-    with pytest.raises(InputError, match=f"^{file}: {said} .docs/settings.md lists all keys.$"):
+    with pytest.raises(InputError, match=f"^{file}: {message} .docs/reference/settings.md lists all keys.$"):
         read_config(file)
-    with pytest.raises(InputError, match=r"now|is gone"):
+    with pytest.raises(InputError, match=r"is now called|no longer exists"):
         read_config(file, ["seed=3"])
 
 
-def test_an_old_key_may_come_from_the_command_line(tmp_path: Path) -> None:
+def test_an_outdated_key_on_the_command_line_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("[data.scenes]\n")
-    with pytest.raises(InputError, match=r"learning\.alpha is called localization\.energy\.alpha now"):
+    with pytest.raises(InputError, match=r"learning\.alpha is now called localization\.energy\.alpha"):
         read_config(file, ["learning.alpha=2"])
 
 
-def test_one_key_of_a_group_keeps_the_other_defaults_of_its_place(tmp_path: Path) -> None:
-    """Which are not always the defaults of the group: the transfer scores see 512 components, class scores 256."""
+def test_setting_one_key_keeps_the_other_defaults_of_its_section(tmp_path: Path) -> None:
+    """The defaults of a section may differ from those of its class: dimensions are 512 in transfer, else 256."""
     file = tmp_path / "c.toml"
     file.write_text(
         '[data.scenes]\n[transfer.features]\nkind = "transfer"\n[transfer.training]\nlr = 0.5\n'
@@ -176,7 +176,7 @@ def test_one_key_of_a_group_keeps_the_other_defaults_of_its_place(tmp_path: Path
     assert over.transfer.training.pairs == 32
 
 
-def test_the_seed_goes_where_none_is_given(tmp_path: Path) -> None:
+def test_the_seed_is_copied_to_sections_without_one(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("seed = 5\n[data.scenes]\n[transfer]\nseed = 7\n")
     settings = read_config(file)
@@ -184,33 +184,36 @@ def test_the_seed_goes_where_none_is_given(tmp_path: Path) -> None:
     assert settings.transfer.seed == 7
 
 
-def test_paths_are_relative_to_the_file_weights_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_and_weights_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "elsewhere").mkdir()
     file = tmp_path / "c" / "c.toml"
     monkeypatch.chdir(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere" / "mine").mkdir()  # of that name in the working folder: not meant
-    for written, meant in (("mine", tmp_path / "c" / "mine"), ("../mine", tmp_path / "mine")):
+    (tmp_path / "elsewhere" / "mine").mkdir()  # a folder of the same name that must not be used
+    for written, expected in (("mine", tmp_path / "c" / "mine"), ("../mine", tmp_path / "mine")):
         file.write_text(f'weights = "{written}"\n[data]\ntarget = "tags.csv"\n')
-        for _ in range(2):  # whether it is there or not
+        for _ in range(2):  # with and without the folder
             settings = read_config(file)
-            assert settings.weights == str(meant)
+            assert settings.weights == str(expected)
             assert settings.data.target == tmp_path / "c" / "tags.csv"
-            meant.mkdir(exist_ok=True)
+            expected.mkdir(exist_ok=True)
     file.write_text('weights = "coco63"\n[data]\ntarget = "tags.csv"\n')
     (tmp_path / "c" / "coco63").mkdir()
     assert read_config(file).weights == PACKAGED
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("data = 3", "data: Input should be a valid dictionary"),
         ("data = [1]", "data: Input should be a valid dictionary"),
         ("proposer = 3\n[data.scenes]", "proposer: Input should be a valid dictionary"),
         ("localization = [1]\n[data.scenes]", "localization: Input should be a valid dictionary"),
-        ("learning = 3\n[data.scenes]", "learning is called localization now"),
-        ("[transfer]\nfeatures = [1]\n[data.scenes]", "transfer.features is called transfer.features.kind now"),
+        ("learning = 3\n[data.scenes]", "learning is now called localization: rename it"),
+        (
+            "[transfer]\nfeatures = [1]\n[data.scenes]",
+            "transfer.features is now called transfer.features.kind: rename it",
+        ),
         ('preset = ["demo"]', "there is no preset .'demo'.; known are "),
         ("preset = {a = 1}", "there is no preset a dict of 1; known are "),
         ("preset = 3", "there is no preset 3; known are "),
@@ -222,16 +225,16 @@ def test_paths_are_relative_to_the_file_weights_included(tmp_path: Path, monkeyp
         ("", "data: Field required"),
     ],
 )
-def test_a_file_of_a_wrong_shape_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_file_is_reported_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "c.toml"
     file.write_text(text)
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_config(file)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"c\.toml: cannot be read"):
         read_toml(tmp_path / "c.toml")
     (tmp_path / "c.toml").write_bytes(b"\xff\xfe")
@@ -242,7 +245,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "place", "value"),
+    ("change", "path", "value"),
     [
         ("a.b=0.5", ("a", "b"), 0.5),
         ("a=word", ("a",), "word"),
@@ -255,11 +258,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("a=1\nb = 2", ("a",), 1),
     ],
 )
-def test_a_change_is_toml_or_a_bare_word(change: str, place: tuple[str, ...], value: object) -> None:
+def test_a_change_is_toml_or_an_unquoted_string(change: str, path: tuple[str, ...], value: object) -> None:
     content: dict[str, object] = {}
     set_value(content, change)
-    for name in place[:-1]:
+    for name in path[:-1]:
         inner = content[name]
         assert isinstance(inner, dict)
         content = inner
-    assert content == {place[-1]: value}
+    assert content == {path[-1]: value}

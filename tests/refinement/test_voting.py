@@ -1,4 +1,4 @@
-"""Refinement: a mean of what overlaps, and nothing else."""
+"""Box voting against a mean written out, and the chain of refinements."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pairloc.refinement.voting import mean_box
 from pairloc.settings import BoxSettings
 
 
-def made(seed: int, m: int = 5, b: int = 12) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def random_boxes(seed: int, m: int = 5, b: int = 12) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     corner = 20 * torch.rand(m, b, 2, generator=generator)
     boxes = torch.cat([corner, corner + 5 + 20 * torch.rand(m, b, 2, generator=generator)], dim=2)
@@ -24,32 +24,32 @@ def made(seed: int, m: int = 5, b: int = 12) -> tuple[torch.Tensor, torch.Tensor
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**30), st.floats(0.1, 0.9))
-def test_it_is_the_weighted_mean_written_out(seed: int, least: float) -> None:
-    boxes, scores, chosen = made(seed)
-    own = boxes[torch.arange(5), chosen]
-    found = mean_box(own, boxes, scores, least)
+def test_voting_equals_the_weighted_mean_written_out(seed: int, min_iou: float) -> None:
+    boxes, scores, chosen = random_boxes(seed)
+    selected = boxes[torch.arange(5), chosen]
+    result = mean_box(selected, boxes, scores, min_iou)
     for bag in range(5):
-        overlap = iou(own[bag : bag + 1].double().numpy(), boxes[bag].double().numpy())[0]
-        some = torch.from_numpy(overlap >= least)
-        weight = torch.exp(2 * scores[bag][some])
-        mean = (weight[:, None] * boxes[bag][some]).sum(dim=0) / weight.sum()
-        torch.testing.assert_close(found[bag], mean, atol=1e-4, rtol=1e-4)
+        overlap = iou(selected[bag : bag + 1].double().numpy(), boxes[bag].double().numpy())[0]
+        mask = torch.from_numpy(overlap >= min_iou)
+        weight = torch.exp(2 * scores[bag][mask])
+        mean = (weight[:, None] * boxes[bag][mask]).sum(dim=0) / weight.sum()
+        torch.testing.assert_close(result[bag], mean, atol=1e-4, rtol=1e-4)
 
 
-def test_a_proposal_far_above_the_others_stays_and_one_that_is_not_there_does_not_count() -> None:
-    boxes, scores, chosen = made(1)
+def test_a_dominant_proposal_stays_and_excluded_proposals_do_not_count() -> None:
+    boxes, scores, chosen = random_boxes(1)
     rows = torch.arange(5)
-    own = boxes[rows, chosen]
+    selected = boxes[rows, chosen]
     scores[rows, chosen] = 60.0
-    torch.testing.assert_close(mean_box(own, boxes, scores, 0.3), own)
+    torch.testing.assert_close(mean_box(selected, boxes, scores, 0.3), selected)
     scores = torch.full_like(scores, -torch.inf)
-    torch.testing.assert_close(mean_box(own, boxes, scores, 0.3), own)
+    torch.testing.assert_close(mean_box(selected, boxes, scores, 0.3), selected)
     scores[rows, chosen] = 0.0
-    torch.testing.assert_close(mean_box(own, boxes, scores, 0.3), own)
+    torch.testing.assert_close(mean_box(selected, boxes, scores, 0.3), selected)
 
 
 @pytest.mark.parametrize("method", ["warm-up", "full"])
-def test_without_the_setting_boxes_are_the_selected_ones(tmp_path: Path, method: str) -> None:
+def test_boxes_are_the_selected_proposals_if_voting_is_off(tmp_path: Path, method: str) -> None:
     target, shown = planted_target(tmp_path / "store", bags=20)
     transfer = planted_scores(target, shown, plain_transfer(steps=5))
     outcome = recipe(method, target, transfer, plain_settings(rounds=1, folds=2, training={"steps": 5}))
@@ -66,17 +66,17 @@ def test_without_the_setting_boxes_are_the_selected_ones(tmp_path: Path, method:
 
 
 def test_a_class_without_bags_has_no_boxes() -> None:
-    none = torch.zeros(0, 4)
-    assert refine(none, Candidates(torch.zeros(0, 6, 4), torch.zeros(0, 6)), BoxSettings()).shape == (0, 4)
+    empty = torch.zeros(0, 4)
+    assert refine(empty, Candidates(torch.zeros(0, 6, 4), torch.zeros(0, 6)), BoxSettings()).shape == (0, 4)
 
 
-def test_the_chain_goes_from_one_refinement_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wider(boxes: torch.Tensor, candidates: Candidates, settings: BoxSettings) -> torch.Tensor:
+def test_refinements_are_applied_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def moved(boxes: torch.Tensor, candidates: Candidates, settings: BoxSettings) -> torch.Tensor:
         return boxes + 1
 
     def doubled(boxes: torch.Tensor, candidates: Candidates, settings: BoxSettings) -> torch.Tensor:
         return boxes * 2
 
-    monkeypatch.setattr(refinement, "CHAIN", (wider, doubled))
-    boxes, scores, _ = made(0)
+    monkeypatch.setattr(refinement, "CHAIN", (moved, doubled))
+    boxes, scores, _ = random_boxes(0)
     assert torch.equal(refine(boxes[:, 0], Candidates(boxes, scores), BoxSettings()), 2 * (boxes[:, 0] + 1))

@@ -1,4 +1,4 @@
-"""A page in a real browser, opened from the file system."""
+"""Opens a page in a headless browser, from the file system."""
 
 import json
 import re
@@ -12,7 +12,7 @@ NO_BROWSER = "there is no Chromium here; .ci/run installs one"
 
 
 def visit(page: Path, script: str, size: str = "1280,900") -> dict[str, object]:
-    """Open a copy of the page that ends with a script; what the script leaves as JSON in an element called `seen`."""
+    """Open a copy of the page with a script appended; returns the JSON that the script leaves in element `seen`."""
     text = page.read_text()
     guard = "<script>window.errors = []; window.onerror = m => { window.errors.push(String(m)); };</script>"
     copy = page.with_name("visit.html")
@@ -21,9 +21,9 @@ def visit(page: Path, script: str, size: str = "1280,900") -> dict[str, object]:
         str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={size}", "--enable-logging=stderr",
         "--virtual-time-budget=3000", "--dump-dom", copy.as_uri(),
     ]  # fmt: skip
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    found = re.search(r'<pre id="seen">(.*?)</pre>', shown.stdout, re.DOTALL)
-    assert found, shown.stderr[-2000:]
-    assert "CONSOLE" not in shown.stderr or "Uncaught" not in shown.stderr
-    seen: dict[str, object] = json.loads(unescape(found[1]))
+    browser = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    match = re.search(r'<pre id="seen">(.*?)</pre>', browser.stdout, re.DOTALL)
+    assert match, browser.stderr[-2000:]
+    assert "CONSOLE" not in browser.stderr or "Uncaught" not in browser.stderr
+    seen: dict[str, object] = json.loads(unescape(match[1]))
     return seen

@@ -1,7 +1,7 @@
-// What a person reads on the page: its title, its text, the menus that are shown, and the labels of what is shown.
+// Collects what a person reads on the page: title, text, visible menus and labels.
 const seen = {errors: window.errors, title: document.title, heading: document.querySelector("h1").innerText};
 const visible = [...document.querySelectorAll("body *")].filter(e => e.getClientRects().length);
-document.querySelector(".card").click(); // the large image
+document.querySelector(".card").click(); // opens the large image
 seen.menus = [...document.querySelectorAll("select")].filter(e => visible.includes(e)).map(e => [...e.options].map(o => o.textContent));
 seen.labels = visible.flatMap(e => [e.title || "", e.getAttribute("aria-label") || ""]).filter(text => text);
 seen.over_boxes = [...document.querySelectorAll(".frame text")].map(e => e.textContent);

@@ -1,4 +1,4 @@
-"""The page in a real browser, opened from the file system."""
+"""The report page in a headless browser, and the figures."""
 
 import json
 import re
@@ -22,7 +22,7 @@ CLASSES = (HOSTILE, "quotes \" and '", "😀", "حيوان", "plain")
 VISIT, READ = ((Path(__file__).parent / name).read_text() for name in ("visit.js", "read.js"))
 
 
-def made(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
+def report_inputs(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
     images = tuple(Image(i, f"image_files/{i}.png", (40, 30)) for i in range(10))
     for image in images:
         image_file(folder / image.file, (40, 30))
@@ -42,7 +42,7 @@ def made(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
 
 @pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
-    dataset, methods, truth = made(tmp_path)
+    dataset, methods, truth = report_inputs(tmp_path)
     assert write_page(tmp_path / "report.html", dataset, methods, truth, embed=4, ceiling={"0.5": 0.95}) == 10
     seen = visit(tmp_path / "report.html", VISIT)
     assert seen["errors"] == []
@@ -50,19 +50,19 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
     assert seen["table"] == [["warm-up", "100.0", "1.5"], ["full", "40.0", "2.5"]]
     assert seen["classes"] == list(CLASSES)
     assert (seen["all"], seen["first_class"], seen["right"], seen["wrong"], seen["disagree"]) == (10, 2, 4, 6, 6)
-    doubtful = seen["doubtful"]
-    assert isinstance(doubtful, list)
-    assert doubtful == sorted(doubtful)
+    confidences = seen["confidences"]
+    assert isinstance(confidences, list)
+    assert confidences == sorted(confidences)
     assert seen["current"] == 1
     assert seen["open"] is True
-    assert seen["hidden"] == 10  # one box of ground truth a card
+    assert seen["hidden"] == 10  # one ground-truth box per card
     assert visit(tmp_path / "report.html", VISIT, "390,800")["all"] == 10
 
 
 @pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
-def test_one_method_without_truth_is_a_page_of_boxes(tmp_path: Path) -> None:
-    """There is nothing to compare: no method is named, and the number under an image is its confidence."""
-    dataset, methods, _ = made(tmp_path)
+def test_one_method_without_ground_truth_shows_only_boxes_and_confidence(tmp_path: Path) -> None:
+    """There is nothing to compare, so the page names no method."""
+    dataset, methods, _ = report_inputs(tmp_path)
     write_page(tmp_path / "report.html", dataset, [replace(methods[1], corloc={})])
     seen = visit(tmp_path / "report.html", READ)
     assert seen["errors"] == []
@@ -77,8 +77,8 @@ def test_one_method_without_truth_is_a_page_of_boxes(tmp_path: Path) -> None:
     assert not re.search(r"method|objective|round", text, re.IGNORECASE)
 
 
-def test_image_files_are_inside_or_beside_and_nothing_is_fetched(tmp_path: Path) -> None:
-    dataset, methods, truth = made(tmp_path)
+def test_images_are_embedded_or_in_a_folder_and_nothing_is_fetched(tmp_path: Path) -> None:
+    dataset, methods, truth = report_inputs(tmp_path)
     (tmp_path / "image_files" / "3.png").write_bytes(b"damaged")
     write_page(tmp_path / "report.html", dataset, methods, truth, embed=4)
     text = (tmp_path / "report.html").read_text()
@@ -89,7 +89,7 @@ def test_image_files_are_inside_or_beside_and_nothing_is_fetched(tmp_path: Path)
 
 
 def test_figures_for_papers(tmp_path: Path) -> None:
-    dataset, methods, truth = made(tmp_path)
+    dataset, methods, truth = report_inputs(tmp_path)
     dollars = Dataset(dataset.images, ("$x$", *CLASSES[1:]), dataset.tags, folder=dataset.folder)
     files = write_figures(tmp_path / "figures", dollars, methods, truth)
     assert {file.name for file in files} == {
@@ -98,8 +98,8 @@ def test_figures_for_papers(tmp_path: Path) -> None:
     assert all(file.stat().st_size > 1000 for file in files)
 
 
-def test_without_truth_there_is_no_verdict(tmp_path: Path) -> None:
-    dataset, methods, _ = made(tmp_path)
+def test_without_ground_truth_there_is_no_corloc(tmp_path: Path) -> None:
+    dataset, methods, _ = report_inputs(tmp_path)
     plain = [MethodResult(m.name, m.boxes, tag=m.tag) for m in methods]
     write_page(tmp_path / "report.html", dataset, plain)
     content = (tmp_path / "report.html").read_text().split('id="data">')[1].split("</script>")[0]
@@ -110,7 +110,7 @@ def test_without_truth_there_is_no_verdict(tmp_path: Path) -> None:
 
 
 def test_a_chart_of_one_point_is_not_drawn(tmp_path: Path) -> None:
-    dataset, methods, truth = made(tmp_path)
+    dataset, methods, truth = report_inputs(tmp_path)
     steps = [{"round": r, "step": "re-localize", "changed": 9 - r, "objective": None} for r in range(2)]
     write_page(tmp_path / "report.html", dataset, [replace(methods[1], history=steps)], truth)
     content = (tmp_path / "report.html").read_text().split('id="data">')[1].split("</script>")[0]

@@ -1,4 +1,4 @@
-// What a person would do with the page; it leaves what it saw in an element of its own.
+// Uses the page as a person would, and writes what it saw as JSON into the element "seen".
 const seen = {errors: window.errors, ran: window.ran || null};
 const pick = (id, value) => { document.getElementById(id).value = value; document.getElementById(id).dispatchEvent(new Event("change")); };
 const cards = () => document.querySelectorAll(".card").length;
@@ -10,7 +10,7 @@ pick("class", "0"); seen.first_class = cards(); pick("class", "");
 pick("outcome", "right"); seen.right = cards();
 pick("outcome", "wrong"); seen.wrong = cards();
 pick("outcome", "disagree"); seen.disagree = cards(); pick("outcome", "");
-pick("order", "doubtful"); seen.doubtful = [...document.querySelectorAll(".card span")].map(s => +s.textContent.split("· ").pop());
+pick("order", "lowest"); seen.confidences = [...document.querySelectorAll(".card span")].map(s => +s.textContent.split("· ").pop());
 press("ArrowRight"); press("ArrowRight"); seen.current = [...document.querySelectorAll(".card")].findIndex(c => c.classList.contains("current"));
 press("Enter"); seen.open = document.getElementById("large").open;
 const before = document.querySelectorAll(".gallery rect").length; press("1"); seen.hidden = before - document.querySelectorAll(".gallery rect").length;

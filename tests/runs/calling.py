@@ -1,4 +1,4 @@
-"""The command line in this process, and copies of a run to do harm to."""
+"""Calls of the command line in this process, and copies of a run that tests may damage."""
 
 import os
 import shutil
@@ -9,18 +9,18 @@ from typer.testing import CliRunner
 
 from pairloc.errors import InputError
 
-_LARGE = 1 << 20  # bytes from which a copy shares the file, which nobody writes in place
+_LARGE = 1 << 20  # copies link files larger than this many bytes; no test writes them in place
 
 
 class Answer(NamedTuple):
-    """What a command said, and how it ended."""
+    """The exit status and the output of a command."""
 
     status: int
-    text: str  # standard output; the sentence where the input was refused
+    text: str  # standard output, or the error message
 
 
 def call(*arguments: object) -> Answer:
-    """Call a verb as `pairloc.cli.main` does; whatever would be a traceback is raised."""
+    """Call a command as `pairloc.cli.main` does; unexpected exceptions are raised."""
     from pairloc.cli import app
 
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -32,7 +32,7 @@ def call(*arguments: object) -> Answer:
 
 
 def refused(*arguments: object) -> str:
-    """The one sentence of a command that refuses its input."""
+    """Call a command that must refuse its input, and return the error message."""
     status, text = call(*arguments)
     assert status == 2, text
     assert text.strip(), arguments
@@ -41,14 +41,14 @@ def refused(*arguments: object) -> str:
 
 
 def title(stage: str) -> str:
-    """What the log of the tiny run calls a stage."""
+    """Return the name of a stage in the log of the tiny run."""
     from pairloc.runs.stages import TITLES
 
     return TITLES.get(stage, f"choosing a box for every tag ({stage})")
 
 
 def copied(run: Path, to: Path) -> Path:
-    """A run of the same files."""
+    """Copy a run."""
     return Path(shutil.copytree(run, to, copy_function=_copy))
 
 
@@ -59,8 +59,8 @@ def _copy(source: str, to: str) -> None:
         shutil.copy2(source, to)
 
 
-def flip(file: Path, place: int | None = None) -> None:
-    """Change one bit in the middle of a file, or at a place."""
+def flip(file: Path, position: int | None = None) -> None:
+    """Flip one bit in the middle of a file, or at a byte position."""
     content = bytearray(file.read_bytes())
-    content[len(content) // 2 if place is None else place] ^= 1
+    content[len(content) // 2 if position is None else position] ^= 1
     file.write_bytes(content)

@@ -1,4 +1,4 @@
-"""A tiny run, made once for all tests of runs; who changes something copies it first (`calling.copied`)."""
+"""A tiny run, created once for all tests of runs; tests that change it copy it first (`calling.copied`)."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny run, finished."""
     import torch
 
@@ -24,17 +24,17 @@ def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pairloc.runs.run import Run
 
     torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("run") / "whole"
+    folder = tmp_path_factory.mktemp("run") / "finished"
     Run(folder, read_config(config), log=lambda line: None).run()
     return folder
 
 
 @pytest.fixture(scope="session")
-def located(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that `localize` wrote with the weights of the tiny run."""
+def localized(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of `localize` with the weights of the tiny run."""
     from pairloc.runs.localize import localize, localize_settings
 
-    scenes, out = whole / "data" / "scenes", tmp_path_factory.mktemp("located") / "out"
-    settings = localize_settings(scenes / "images", scenes / "target_tags.csv", weights=str(whole))
+    scenes, out = finished_run / "data" / "scenes", tmp_path_factory.mktemp("localized") / "out"
+    settings = localize_settings(scenes / "images", scenes / "target_tags.csv", weights=str(finished_run))
     localize(settings, out, "cpu", lambda line: None)
     return out

@@ -1,4 +1,4 @@
-"""A finished run in hostile and unlucky hands: links, damage, other people's files; nothing is lost or hidden."""
+"""Symbolic links, damage and other files in the folder of a run: nothing is lost or hidden."""
 
 import json
 from pathlib import Path
@@ -12,31 +12,31 @@ from pairloc.runs.runner import UNUSABLE
 from pairloc.runs.sealing import SEAL, broken
 from runs.calling import call, copied, flip, refused, title
 
-MINE = '{"mine": "do not touch"}'
+FOREIGN = '{"mine": "do not touch"}'
 
 
 @pytest.mark.parametrize(
-    "place", ["config.json", "boxes.json", ".lock", "seal.json", "full/history.json", "full", "report/images", "aside"]
+    "name", ["config.json", "boxes.json", ".lock", "seal.json", "full/history.json", "full", "report/images", "aside"]
 )
-def test_a_symbolic_link_is_refused_or_replaced_and_its_target_untouched(
-    config: Path, whole: Path, tmp_path: Path, place: str
+def test_symbolic_links_are_refused_and_their_targets_unchanged(
+    config: Path, finished_run: Path, tmp_path: Path, name: str
 ) -> None:
-    folder, link = copied(whole, tmp_path / "run"), tmp_path / "run" / place
+    folder, link = copied(finished_run, tmp_path / "run"), tmp_path / "run" / name
     outside, moved = tmp_path / "outside", tmp_path / "moved"
     if link.exists():
         link.rename(moved)
-    if place in ("full", "report/images", "aside"):
+    if name in ("full", "report/images", "aside"):
         outside.mkdir()
-        (outside / "mine.json").write_text(MINE)
+        (outside / "mine.json").write_text(FOREIGN)
     else:
-        outside.write_text(MINE)
-    if place == "full/history.json":
+        outside.write_text(FOREIGN)
+    if name == "full/history.json":
         (folder / "full" / "done.json").unlink()
     link.symlink_to(outside)
     files = [outside] if outside.is_file() else sorted(outside.rglob("*"))
-    said = refused("run", config, "--out", folder)
-    assert str(folder) in said
-    assert [file.read_text() for file in files] == [MINE]
+    message = refused("run", config, "--out", folder)
+    assert str(folder) in message
+    assert [file.read_text() for file in files] == [FOREIGN]
     assert outside.is_file() or sorted(outside.rglob("*")) == files
     assert link.is_symlink()
     link.unlink()
@@ -46,8 +46,8 @@ def test_a_symbolic_link_is_refused_or_replaced_and_its_target_untouched(
     assert broken(folder) == []
 
 
-def test_a_link_that_leads_nowhere_is_not_followed(config: Path, whole: Path, tmp_path: Path) -> None:
-    folder = copied(whole, tmp_path / "run")
+def test_dangling_links_are_not_followed(config: Path, finished_run: Path, tmp_path: Path) -> None:
+    folder = copied(finished_run, tmp_path / "run")
     for name in ("skipped.txt", ".lock"):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(tmp_path / "new")
@@ -63,32 +63,35 @@ def test_a_link_that_leads_nowhere_is_not_followed(config: Path, whole: Path, tm
         "evaluation/evaluation.json", "transfer/transfer.safetensors", "full/done.json", "full/begun.json",
     ],
 )  # fmt: skip
-def test_damage_is_found_said_and_made_good(config: Path, whole: Path, tmp_path: Path, name: str) -> None:
-    """`verify` fails right after the damage; the same command redoes the stage, says so, and verify passes."""
-    folder = copied(whole, tmp_path / "run")
+def test_damage_is_reported_and_repaired(config: Path, finished_run: Path, tmp_path: Path, name: str) -> None:
+    """`verify` fails after the damage; the same command repeats the stage and logs it; then `verify` passes."""
+    folder = copied(finished_run, tmp_path / "run")
     flip(folder / name)
     damaged = (folder / name).read_bytes()
     found = call("verify", folder)
     assert found.status == 1
-    assert f"{folder / name}: is not what was written" in found.text
+    assert f"{folder / name}: has changed since it was written" in found.text
     stage = name.split("/", maxsplit=1)[0]
     again = call("run", config, "--out", folder)
     assert again.status == 0
     assert call("verify", folder).status == 0
     if name.endswith(("boxes.json", "npy", "safetensors")):
-        assert f"{title(stage)}: the earlier result is damaged ({folder / name}: is not what was written)" in again.text
+        assert (
+            f"{title(stage)}: the earlier result is damaged ({folder / name}: has changed since it was written)"
+            in again.text
+        )
         kept = [file for file in (folder / "aside").rglob(Path(name).name) if file.read_bytes() == damaged]
         assert len(kept) == 1
         assert kept[0].is_relative_to(next((folder / "aside").glob(f"{stage}-{UNUSABLE}-*")))
         assert f"{title(stage)} ..." in again.text
     now = {file: content for file, content in results(folder).items() if not file.startswith("aside")}
-    assert now == results(whole)
+    assert now == results(finished_run)
     assert call("run", config, "--out", folder).text.count("...") == 0
 
 
-def test_damage_that_is_not_redone_cannot_be_made_to_verify(config: Path, whole: Path, tmp_path: Path) -> None:
-    """Not by running other settings that leave the stage alone, not by sealing again."""
-    folder = copied(whole, tmp_path / "run")
+def test_sealing_again_does_not_hide_damage(config: Path, finished_run: Path, tmp_path: Path) -> None:
+    """Neither a run that does not use the stage nor sealing again makes it pass `verify`."""
+    folder = copied(finished_run, tmp_path / "run")
     flip(folder / "fine-tuned" / "boxes.json")
     flip(folder / "full" / "history.json")
     assert call("run", config, "--out", folder, "--dry-run").status == 0
@@ -98,110 +101,110 @@ def test_damage_that_is_not_redone_cannot_be_made_to_verify(config: Path, whole:
     (folder / SEAL).unlink()
     assert call("verify", folder).status == 2  # no seal at all
     Run(folder, read_config(config, ['methods=["warm-up-unary", "full"]']), log=lambda line: None).run()
-    assert (folder / "fine-tuned" / "boxes.json").read_bytes() == before  # not of this run any more: left alone
+    assert (folder / "fine-tuned" / "boxes.json").read_bytes() == before  # no longer part of this run, so unchanged
     assert not any(name.startswith("fine-tuned/") for name in json.loads((folder / SEAL).read_text())["files"])
     assert call("verify", folder).status == 0
     lines: list[str] = []
     Run(folder, read_config(config), log=lines.append).run()
     assert any(line.startswith(f"{title('fine-tuned')}: the earlier result is damaged") for line in lines)
-    assert results(folder)["fine-tuned/boxes.json"] == results(whole)["fine-tuned/boxes.json"]
+    assert results(folder)["fine-tuned/boxes.json"] == results(finished_run)["fine-tuned/boxes.json"]
     assert broken(folder) == []
 
 
-def test_a_damaged_stage_does_not_come_back(config: Path, whole: Path, tmp_path: Path) -> None:
-    """What was damaged stays aside; going to other settings and back finds the good one."""
-    folder = copied(whole, tmp_path / "run")
+def test_a_damaged_stage_is_not_reused(config: Path, finished_run: Path, tmp_path: Path) -> None:
+    """A damaged result stays aside; after a change of settings and back, the good one is reused."""
+    folder = copied(finished_run, tmp_path / "run")
     flip(folder / "full" / "boxes.json")
     lines: list[str] = []
     for changes in ([], ["localization.boxes.voting_iou=0.5"], []):
         lines.clear()
         Run(folder, read_config(config, changes), log=lines.append).run()
-    assert f"{title('full')}: the earlier result with these settings is used again" in lines
+    assert f"{title('full')}: reusing the earlier result with these settings" in lines
     assert f"{title('full')} ..." not in lines
-    assert (folder / "full" / "boxes.json").read_bytes() == (whole / "full" / "boxes.json").read_bytes()
+    assert (folder / "full" / "boxes.json").read_bytes() == (finished_run / "full" / "boxes.json").read_bytes()
 
 
-def test_a_seal_that_lies_is_noticed(whole: Path, tmp_path: Path) -> None:
-    folder = copied(whole, tmp_path / "run")
+def test_a_changed_seal_is_detected(finished_run: Path, tmp_path: Path) -> None:
+    folder = copied(finished_run, tmp_path / "run")
     seal = json.loads((folder / SEAL).read_text())
     seal["files"].pop("full/boxes.json")
     (folder / SEAL).write_text(json.dumps(seal))
-    assert broken(folder) == [f"{folder / SEAL}: is not what was written"]
+    assert broken(folder) == [f"{folder / SEAL}: has changed since it was written"]
     for content in ("[]", "{", '{"files": {}}'):
         (folder / SEAL).write_text(content)
         assert broken(folder) == [f"{folder / SEAL}: is damaged"]
 
 
-def test_a_result_that_was_changed_by_hand_is_kept(config: Path, whole: Path, tmp_path: Path) -> None:
-    folder = copied(whole, tmp_path / "run")
+def test_a_result_that_the_user_changed_is_kept_aside(config: Path, finished_run: Path, tmp_path: Path) -> None:
+    folder = copied(finished_run, tmp_path / "run")
     (folder / "boxes.json").write_text("corrected by hand")
-    said = call("run", config, "--out", folder).text
-    assert "boxes.json: was changed since it was written; kept as aside/boxes.json-" in said
+    message = call("run", config, "--out", folder).text
+    assert "boxes.json: was changed since it was written; kept as aside/boxes.json-" in message
     assert [file.read_text() for file in (folder / "aside").iterdir()] == ["corrected by hand"]
-    assert (folder / "boxes.json").read_bytes() == (whole / "boxes.json").read_bytes()
+    assert (folder / "boxes.json").read_bytes() == (finished_run / "boxes.json").read_bytes()
     assert broken(folder) == []
 
 
-def arguments(whole: Path, out: Path, *more: object) -> tuple[object, ...]:
-    """`localize` on the scenes of the tiny run with its weights."""
-    scenes = whole / "data" / "scenes"
+def arguments(finished_run: Path, out: Path, *more: object) -> tuple[object, ...]:
+    """Return the arguments of `localize` for the scenes and the weights of the tiny run."""
+    scenes = finished_run / "data" / "scenes"
     tags = () if "--tags" in more else ("--tags", scenes / "target_tags.csv")
-    return ("localize", scenes / "images", *tags, "--out", out, "--weights", whole, *more)
+    return ("localize", scenes / "images", *tags, "--out", out, "--weights", finished_run, *more)
 
 
 @pytest.mark.parametrize("name", ["boxes.json", "report.html", "config.json", "notes.txt", "bags"])
-@pytest.mark.parametrize("content", [MINE, "[1, 2]", "no JSON"])
-def test_a_strangers_file_in_the_output_folder_is_named_and_untouched(
-    whole: Path, tmp_path: Path, name: str, content: str
+@pytest.mark.parametrize("content", [FOREIGN, "[1, 2]", "no JSON"])
+def test_other_files_in_the_output_folder_are_named_and_unchanged(
+    finished_run: Path, tmp_path: Path, name: str, content: str
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / name).write_text(content)
-    said = refused(*arguments(whole, out))
-    assert name in said
+    message = refused(*arguments(finished_run, out))
+    assert name in message
     assert {file.name: file.read_text() for file in out.iterdir()} == {name: content}
 
 
-def test_results_are_not_read_and_overwritten_at_once(whole: Path, located: Path, tmp_path: Path) -> None:
-    out = copied(located, tmp_path / "out")
+def test_an_input_inside_the_output_folder_is_refused(finished_run: Path, localized: Path, tmp_path: Path) -> None:
+    out = copied(localized, tmp_path / "out")
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
-    said = refused(*arguments(whole, out, "--tags", out / "boxes.json"))
-    assert f"{out / 'boxes.json'}: lies inside the output folder" in said
+    message = refused(*arguments(finished_run, out, "--tags", out / "boxes.json"))
+    assert f"{out / 'boxes.json'}: is inside the output folder" in message
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
     link = tmp_path / "link"
     link.symlink_to(out)
-    assert "lies inside" in refused(*arguments(whole, out, "--tags", link / "boxes.json"))
+    assert "is inside" in refused(*arguments(finished_run, out, "--tags", link / "boxes.json"))
 
 
-def test_the_same_localize_again_does_nothing_and_another_keeps_the_first_aside(
-    whole: Path, located: Path, tmp_path: Path
+def test_repeating_localize_does_nothing_and_other_settings_keep_the_first_result_aside(
+    finished_run: Path, localized: Path, tmp_path: Path
 ) -> None:
-    out = copied(located, tmp_path / "out")
-    again = call(*arguments(whole, out))
+    out = copied(localized, tmp_path / "out")
+    again = call(*arguments(finished_run, out))
     assert again.status == 0
     assert "..." not in again.text
-    other = call(*arguments(whole, out, "--rounds", 0))
+    other = call(*arguments(finished_run, out, "--rounds", 0))
     why = "the earlier result was made with other settings or inputs"
     assert f"choosing a box for every tag: {why}; it is kept in {out / 'aside'}" in other.text
     assert [folder.name.rpartition("-")[0] for folder in (out / "aside").iterdir()] == ["full"]
     assert call("verify", out).status == 0
 
 
-def test_the_format_reaches_the_run(whole: Path, tmp_path: Path) -> None:
-    """A folder per class with a CSV of other classes in it; tags in a file whose name says nothing."""
-    images = sorted((whole / "data" / "scenes" / "images").glob("target*"))[:6]
-    for place, image in enumerate(images):
-        folder = tmp_path / "fold" / ("cup" if place % 2 else "bird")
+def test_the_format_option_is_used(finished_run: Path, tmp_path: Path) -> None:
+    """One folder per class that also contains a CSV of other classes, and tags in a file with a neutral name."""
+    images = sorted((finished_run / "data" / "scenes" / "images").glob("target*"))[:6]
+    for index, image in enumerate(images):
+        folder = tmp_path / "fold" / ("cup" if index % 2 else "bird")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / image.name).write_bytes(image.read_bytes())
-    rows = "".join(f"{'cup' if place % 2 else 'bird'}/{image.name},wrong\n" for place, image in enumerate(images))
+    rows = "".join(f"{'cup' if index % 2 else 'bird'}/{image.name},wrong\n" for index, image in enumerate(images))
     (tmp_path / "fold" / "list.csv").write_text("image,labels\n" + rows)
     (tmp_path / "tags.txt").write_text("image,labels\n" + rows.replace("wrong", "right"))
 
     def classes(tags: Path, *more: object) -> set[str]:
         out = tmp_path / f"out-{tags.name}-{len(more)}"
         done = call(
-            "localize", tmp_path / "fold", "--tags", tags, "--out", out, "--weights", whole, "--rounds", 0, *more
+            "localize", tmp_path / "fold", "--tags", tags, "--out", out, "--weights", finished_run, "--rounds", 0, *more
         )
         assert done.status == 0, done.text
         return {entry["name"] for entry in json.loads((out / "boxes.json").read_text())["categories"]}
@@ -211,8 +214,8 @@ def test_the_format_reaches_the_run(whole: Path, tmp_path: Path) -> None:
     assert classes(tmp_path / "tags.txt", "--format", "csv") == {"right"}
 
 
-def test_skipped_images_are_named_as_long_as_they_are_skipped(whole: Path, tmp_path: Path) -> None:
-    images = sorted((whole / "data" / "scenes" / "images").glob("target*"))[:5]
+def test_skipped_images_are_listed_until_they_are_repaired(finished_run: Path, tmp_path: Path) -> None:
+    images = sorted((finished_run / "data" / "scenes" / "images").glob("target*"))[:5]
     (tmp_path / "images").mkdir()
     for image in images:
         (tmp_path / "images" / image.name).write_bytes(image.read_bytes())
@@ -222,7 +225,7 @@ def test_skipped_images_are_named_as_long_as_they_are_skipped(whole: Path, tmp_p
     rows = [f"{image.name},cup" for image in images]
     tags.write_text("image,labels\n" + "\n".join(rows) + "\n")
     out = tmp_path / "out"
-    command = ("localize", tmp_path / "images", "--tags", tags, "--out", out, "--weights", whole, "--rounds", 0)
+    command = ("localize", tmp_path / "images", "--tags", tags, "--out", out, "--weights", finished_run, "--rounds", 0)
     first = call(*command)
     assert first.status == 0, first.text
     assert f"1 images were left out: {broken_one}" in first.text
@@ -230,17 +233,17 @@ def test_skipped_images_are_named_as_long_as_they_are_skipped(whole: Path, tmp_p
     assert call("verify", out).status == 0
 
     broken_one.write_bytes(images[0].read_bytes())  # repaired, and the bags removed
-    assert "after repairing them name another output folder" in first.text
+    assert "after repairing them, choose another output folder" in first.text
     for file in sorted((out / "bags").rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     (out / "bags").rmdir()
     repaired = call(*command)
-    assert "the earlier result was built on results that have been made again" in repaired.text
+    assert "the earlier result depends on results that have been recomputed" in repaired.text
     assert not (out / "skipped.txt").exists()
     assert len(json.loads((out / "boxes.json").read_text())["annotations"]) == 5
     assert call("verify", out).status == 0
 
-    broken_one.write_bytes(b"no image")  # its row removed instead
+    broken_one.write_bytes(b"no image")  # its row is removed instead
     tags.write_text("image,labels\n" + "\n".join(rows[1:]) + "\n")
     assert call(*command).status == 0
     assert not (out / "skipped.txt").exists()

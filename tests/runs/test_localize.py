@@ -1,4 +1,4 @@
-"""Tags in, boxes out, with the weights of the package, whatever the tags and the images are like."""
+"""Localization with the packaged weights, for all kinds of tags and images."""
 
 import json
 from pathlib import Path
@@ -19,8 +19,8 @@ from runs.calling import refused
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("photos")
+def images_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
     write_scenes(folder, SceneSettings(source_images=1, target_images=8))
     return folder
 
@@ -34,13 +34,13 @@ def test_weights_are_small_and_have_a_card() -> None:
         weights_folder("nowhere")
 
 
-def test_good_corrupt_missing_and_untagged_images(photos: Path, tmp_path: Path) -> None:
-    """Corrupt and missing ones are named and left out, untagged ones are named, the rest goes on."""
-    tags = (photos / "target_tags.csv").read_text().splitlines()
+def test_good_corrupt_missing_and_untagged_images(images_folder: Path, tmp_path: Path) -> None:
+    """Corrupt and missing images are named and left out, untagged ones are named, all others get boxes."""
+    tags = (images_folder / "target_tags.csv").read_text().splitlines()
     names = list(dict.fromkeys(line.split(",")[0] for line in tags[1:]))
     folder = tmp_path / "images"
     folder.mkdir()
-    source = read(photos / "target_tags.csv").folder
+    source = read(images_folder / "target_tags.csv").folder
     assert source is not None
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,9 +55,9 @@ def test_good_corrupt_missing_and_untagged_images(photos: Path, tmp_path: Path) 
     out = tmp_path / "out"
     settings = localize_settings(folder, tmp_path / "tags.csv", rounds=0)
     localize(settings, out, "cpu", lines.append)
-    said = "\n".join(lines)
-    assert "1 images have no tag and get no box: untagged.png" in said
-    assert "2 images were left out" in said
+    message = "\n".join(lines)
+    assert "1 images have no tag and get no box: untagged.png" in message
+    assert "2 images were left out" in message
     skipped = (out / "skipped.txt").read_text().splitlines()
     assert len(skipped) == 2
     assert names[0] in skipped[0]
@@ -71,11 +71,11 @@ def test_good_corrupt_missing_and_untagged_images(photos: Path, tmp_path: Path) 
     assert broken(out) == []
     again: list[str] = []
     localize(settings, out, "cpu", again.append)
-    assert not any("..." in line for line in again)  # nothing is done twice
+    assert not any("..." in line for line in again)  # no stage runs twice
 
 
-def test_a_class_of_one_image_gets_a_box_and_little_trust(photos: Path, tmp_path: Path) -> None:
-    dataset = read(photos / "target_tags.csv")
+def test_a_class_of_one_image_gets_a_box_with_low_confidence(images_folder: Path, tmp_path: Path) -> None:
+    dataset = read(images_folder / "target_tags.csv")
     rows = [f"{image.file},class {number}" for number, image in enumerate(dataset.images)]
     (tmp_path / "tags.csv").write_text("image,labels\n" + "\n".join(rows) + "\n")
     assert dataset.folder is not None
@@ -87,22 +87,22 @@ def test_a_class_of_one_image_gets_a_box_and_little_trust(photos: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
-        ("tags.csv", "image,labels\nnothere.jpg,cat\n", "holds none of the 1 images"),
-        ("tags.doc", "cat in a.jpg", "no known data set here; name its format with --format"),
+        ("tags.csv", "image,labels\nnothere.jpg,cat\n", "contains none of the 1 images"),
+        ("tags.doc", "cat in a.jpg", "not recognised as a data set; pass its format with --format"),
         ("tags.csv", "", "is empty"),
     ],
 )
-def test_bad_tags_are_one_sentence(photos: Path, tmp_path: Path, name: str, content: str, said: str) -> None:
+def test_invalid_tags_are_reported(images_folder: Path, tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
-    text = refused("localize", photos / "images", "--tags", tmp_path / name, "--out", tmp_path / "out")
-    assert said in text
+    text = refused("localize", images_folder / "images", "--tags", tmp_path / name, "--out", tmp_path / "out")
+    assert message in text
     assert not (tmp_path / "out").exists()
 
 
-def test_pretrained_in_three_lines(photos: Path) -> None:
-    dataset = read(photos / "target_tags.csv")
+def test_pretrained_in_three_lines(images_folder: Path) -> None:
+    dataset = read(images_folder / "target_tags.csv")
     paths = [dataset.path(index) for index in range(4)]
     localizer = Localizer.pretrained(localization=LocalizationSettings(rounds=0))
     found = localizer.localize(paths, [dataset.names(index) for index in range(4)])

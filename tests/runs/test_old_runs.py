@@ -1,4 +1,4 @@
-"""Runs and weights made before settings were grouped and stages had keys without the version: they keep working."""
+"""Runs and weights of earlier versions, whose settings had no groups, keep working."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from pairloc.settings import LocalizationSettings, RunSettings
 from pairloc.weights import PACKAGED, localization_of
 from runs.calling import call, copied
 
-# What a run of the tiny configuration wrote before, key for key.
+# The settings that an earlier version wrote for the tiny run.
 _TRAINED: dict[str, Any] = {
     "optimizer": "adamw", "lr": 0.002, "momentum": 0.9, "weight_decay": 0.0005, "clip": 10.0, "foreground": 3,
     "background": 7, "pair_loss": "cross-entropy", "relation": "paper", "geometry": False, "unary": "sampled",
@@ -59,13 +59,13 @@ OLD: dict[str, Any] = {
 
 
 @pytest.fixture
-def old(whole: Path, tmp_path: Path) -> Path:
-    """The tiny run as it was left before: its settings, proposer and transfer scores, and one method."""
+def old(finished_run: Path, tmp_path: Path) -> Path:
+    """The tiny run as an earlier version left it: settings, proposer, transfer scores and one method."""
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(OLD))
     for name in ("data", "proposer", "transfer", "calibration"):
-        copied(whole / name, folder / name)
+        copied(finished_run / name, folder / name)
         for file in ("begun.json", "done.json"):
             (folder / name / file).write_text(json.dumps({"key": "0" * 64}))
     method = folder / "full"
@@ -78,7 +78,7 @@ def old(whole: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_its_settings_are_those_of_the_same_run_today(old: Path, config: Path) -> None:
+def test_settings_of_an_old_run_are_converted(old: Path, config: Path) -> None:
     settings, now = open_run(old).settings, read_config(config)
     assert settings.localization == now.localization
     assert settings.transfer == now.transfer
@@ -88,50 +88,50 @@ def test_its_settings_are_those_of_the_same_run_today(old: Path, config: Path) -
     assert settings.data == now.data
 
 
-def test_settings_of_today_are_not_changed_by_opening_a_run(config: Path, whole: Path) -> None:
-    assert open_run(whole).settings == read_config(config)
+def test_opening_a_current_run_keeps_its_settings(config: Path, finished_run: Path) -> None:
+    assert open_run(finished_run).settings == read_config(config)
     for settings in (RunSettings.model_validate({"weights": "coco63", "data": {"target": "x"}}), read_config(config)):
         assert RunSettings.model_validate(settings.model_dump(mode="json")) == settings
 
 
-def test_running_it_keeps_its_stages_aside_and_says_so(old: Path, whole: Path) -> None:
+def test_repeating_an_old_run_keeps_its_stages_aside(old: Path, finished_run: Path) -> None:
     lines: list[str] = []
     run = open_run(old, log=lines.append)
     assert dict(run.plan())["full"].startswith("settings or inputs changed: ")
     run.run()
     assert any("(full): the earlier result was made with other settings or inputs" in line for line in lines)
     assert (old / "aside" / "full-d8acd0acd8ac" / "boxes.json").read_text() == "found before"
-    assert (old / "boxes.json").read_bytes() == (whole / "boxes.json").read_bytes()
+    assert (old / "boxes.json").read_bytes() == (finished_run / "boxes.json").read_bytes()
     assert json.loads((old / "config.json").read_text())["made_by"] == "pairloc run"
     assert broken(old) == []
     assert {state for _, state in open_run(old).plan()} == {"done"}
 
 
-def test_it_is_accepted_as_weights(old: Path, whole: Path, located: Path, tmp_path: Path) -> None:
-    assert localization_of(str(old)) == localization_of(str(whole))
-    scenes = whole / "data" / "scenes"
+def test_an_old_run_can_be_used_as_weights(old: Path, finished_run: Path, localized: Path, tmp_path: Path) -> None:
+    assert localization_of(str(old)) == localization_of(str(finished_run))
+    scenes = finished_run / "data" / "scenes"
     command = ("localize", scenes / "images", "--tags", scenes / "target_tags.csv", "--out", tmp_path / "out")
     assert call(*command, "--weights", old).status == 0
-    assert (tmp_path / "out" / "boxes.json").read_bytes() == (located / "boxes.json").read_bytes()
+    assert (tmp_path / "out" / "boxes.json").read_bytes() == (localized / "boxes.json").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        ("[]", "does not hold the settings of a run"),
-        ('{"settings": 3}', "does not hold the settings of a run"),
+        ("[]", "does not contain the settings of a run"),
+        ('{"settings": 3}', "does not contain the settings of a run"),
         ('{"learning": 3, "data": {}, "methods": []}', "config.json: "),
         (json.dumps(OLD | {"learning": {"alpha": "much"}}), "localization.energy.alpha"),
         (json.dumps(OLD | {"nonsense": 1}), "nonsense: Extra inputs"),
     ],
 )
-def test_a_config_that_is_neither_old_nor_new_is_one_sentence(tmp_path: Path, content: str, said: str) -> None:
+def test_an_invalid_config_is_reported(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         open_run(tmp_path)
 
 
-def test_the_packaged_weights_come_with_the_settings_that_are_the_default() -> None:
+def test_the_packaged_weights_have_the_default_settings() -> None:
     assert localization_of(PACKAGED) == LocalizationSettings()
     settings = localize_settings(Path("images"), Path("tags.csv"))
     assert settings.localization == LocalizationSettings()

@@ -1,4 +1,4 @@
-"""What cannot be used is one sentence and exit status 2, before any work: names, numbers, weights, files of a run."""
+"""Invalid names, numbers, weights and files give one error message and exit status 2 before any work."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from runs.test_attacks import arguments
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ('localization.solver.name="trsw"', "localization.solver.name: there is no 'trsw'; known are "),
         ('extract.class_features="nope"', "there are no class features 'nope'; known are "),
@@ -41,20 +41,20 @@ from runs.test_attacks import arguments
 )
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_a_wrong_setting_is_refused_before_any_work(
-    config: Path, tmp_path: Path, change: str, said: str, dry: tuple[str, ...]
+    config: Path, tmp_path: Path, change: str, message: str, dry: tuple[str, ...]
 ) -> None:
     text = refused("run", config, "--out", tmp_path / "run", "--set", change, *dry)
-    assert said in text
+    assert message in text
     assert "\n" not in text
     assert not (tmp_path / "run").exists()
 
 
-def test_a_device_that_is_not_here_is_refused(config: Path, tmp_path: Path) -> None:
-    assert "device 'tpu': is not here" in refused("run", config, "--out", tmp_path / "run", "--device", "tpu")
+def test_an_unavailable_device_is_refused(config: Path, tmp_path: Path) -> None:
+    assert "device 'tpu': is not available" in refused("run", config, "--out", tmp_path / "run", "--device", "tpu")
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--rounds", 101, "--rounds: Input should be less than or equal to 100, not 101"),
         ("--processes", 300, "--processes: Input should be less than or equal to 256, not 300"),
@@ -62,22 +62,22 @@ def test_a_device_that_is_not_here_is_refused(config: Path, tmp_path: Path) -> N
         ("--seed", 2**70, "--seed"),
         ("--seed", -1, "--seed"),
         ("--format", "nope", "data.target_format: there is no 'nope'"),
-        ("--device", "tpu", "device 'tpu': is not here"),
+        ("--device", "tpu", "device 'tpu': is not available"),
         ("--weights", "nowhere", "nowhere: does not hold a proposer and transfer scores"),
     ],
 )
 def test_a_wrong_option_of_localize_is_named(
-    whole: Path, tmp_path: Path, option: str, value: object, said: str
+    finished_run: Path, tmp_path: Path, option: str, value: object, message: str
 ) -> None:
-    text = refused(*arguments(whole, tmp_path / "out"), option, value)
-    assert said in text
+    text = refused(*arguments(finished_run, tmp_path / "out"), option, value)
+    assert message in text
     assert not (tmp_path / "out").exists()
 
 
-def test_localize_wants_a_folder_of_images(whole: Path, tmp_path: Path) -> None:
-    tags = whole / "data" / "scenes" / "target_tags.csv"
+def test_localize_needs_a_folder_of_images(finished_run: Path, tmp_path: Path) -> None:
+    tags = finished_run / "data" / "scenes" / "target_tags.csv"
     for images in (tags, tmp_path / "none"):
-        text = refused("localize", images, "--tags", tags, "--out", tmp_path / "out", "--weights", whole)
+        text = refused("localize", images, "--tags", tags, "--out", tmp_path / "out", "--weights", finished_run)
         assert str(images) in text
     assert not (tmp_path / "out").exists()
 
@@ -86,7 +86,7 @@ Change = Callable[[dict[str, np.ndarray]], object]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda t: t["unary.linear.weight"].fill(np.nan), "are not finite numbers"),
         (lambda t: t.update({"reduction.matrix": t["reduction.matrix"][:-1]}), "does not hold transfer scores"),
@@ -96,23 +96,23 @@ Change = Callable[[dict[str, np.ndarray]], object]
         (lambda t: t.update({"extra": np.zeros(1, np.float32)}), "does not hold transfer scores"),
     ],
 )
-def test_weights_that_cannot_be_are_one_sentence(whole: Path, tmp_path: Path, change: Change, said: str) -> None:
-    weights = copied(whole, tmp_path / "weights")
+def test_invalid_weights_are_refused(finished_run: Path, tmp_path: Path, change: Change, message: str) -> None:
+    weights = copied(finished_run, tmp_path / "weights")
     file = weights / "transfer" / "transfer.safetensors"
     tensors = load_file(file)
     assert {"unary.linear.weight", "reduction.mean", "reduction.matrix"} <= set(tensors), sorted(tensors)
     change(tensors)
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         TransferScores.load(weights / "transfer")
     text = refused(*arguments(weights, tmp_path / "out"))
-    assert said in text
+    assert message in text
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_for_features_of_another_size_are_one_sentence(whole: Path, tmp_path: Path) -> None:
-    """Mean and matrix fit together, but not the features of the proposer beside them."""
-    weights = copied(whole, tmp_path / "weights")
+def test_weights_for_features_of_another_size_are_refused(finished_run: Path, tmp_path: Path) -> None:
+    """Mean and matrix match each other, but not the features of the proposer."""
+    weights = copied(finished_run, tmp_path / "weights")
     file = weights / "transfer" / "transfer.safetensors"
     tensors = load_file(file)
     tensors["reduction.mean"] = tensors["reduction.mean"][:-1].copy()
@@ -122,7 +122,7 @@ def test_weights_for_features_of_another_size_are_one_sentence(whole: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("calibration/calibration.json", "[1, 2]", "calibration.json"),
         ("calibration/calibration.json", '{"bias": 0.0, "slope": 1.0}', "slope: Extra inputs are not permitted"),
@@ -140,20 +140,20 @@ def test_weights_for_features_of_another_size_are_one_sentence(whole: Path, tmp_
         ("proposer/proposer.safetensors", "text", "proposer"),
     ],
 )
-def test_a_file_of_weights_that_cannot_be_is_named(
-    whole: Path, tmp_path: Path, name: str, content: str, said: str
+def test_an_invalid_file_of_weights_is_named(
+    finished_run: Path, tmp_path: Path, name: str, content: str, message: str
 ) -> None:
-    weights = copied(whole, tmp_path / "weights")
+    weights = copied(finished_run, tmp_path / "weights")
     (weights / name).unlink(missing_ok=True)
     (weights / name).write_text(content)
-    text = refused(*arguments(whole, tmp_path / "out", "--weights", weights))
-    assert said in text
+    text = refused(*arguments(finished_run, tmp_path / "out", "--weights", weights))
+    assert message in text
     assert str(weights) in text
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", "3", '{"methods": 3}', '{"methods": {"full": [1]}, "seconds": {}}', "{"])
-def test_a_result_of_a_wrong_shape_is_one_sentence_of_report(whole: Path, tmp_path: Path, content: str) -> None:
-    folder = copied(whole, tmp_path / "run")
+def test_report_refuses_an_invalid_result(finished_run: Path, tmp_path: Path, content: str) -> None:
+    folder = copied(finished_run, tmp_path / "run")
     for name in ("evaluation/evaluation.json", "full/history.json"):
         before = (folder / name).read_bytes()
         (folder / name).write_text(content)
@@ -164,30 +164,32 @@ def test_a_result_of_a_wrong_shape_is_one_sentence_of_report(whole: Path, tmp_pa
     assert call("report", folder, "--out", tmp_path / "r.html").status == 0
 
 
-def test_a_report_overwrites_its_own_page_alone(whole: Path, tmp_path: Path) -> None:
+def test_a_report_overwrites_no_other_file(finished_run: Path, tmp_path: Path) -> None:
     page = tmp_path / "mine.html"
     page.write_text("<title>my page</title>")
-    assert f"{page}: exists and is not what this command writes" in refused("report", whole, "--out", page)
+    assert f"{page}: exists and is not what this command writes" in refused("report", finished_run, "--out", page)
     assert page.read_text() == "<title>my page</title>"
     (tmp_path / "folder").mkdir()
-    assert "is a folder" in refused("report", whole, "--out", tmp_path / "folder")
+    assert "is a folder" in refused("report", finished_run, "--out", tmp_path / "folder")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "mine.html"]
     assert list((tmp_path / "folder").iterdir()) == []
     assert "is not the folder of a run" in refused("report", tmp_path / "none", "--out", tmp_path / "r.html")
     assert "config.json" in refused("report", tmp_path / "folder", "--out", tmp_path / "r.html")
 
 
-def test_settings_of_localize_are_those_of_the_weights_from_any_folder(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_localize_uses_the_settings_of_the_weights_from_any_folder(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenes = whole / "data" / "scenes"
-    absolute = localize_settings(scenes / "images", scenes / "target_tags.csv", weights=str(whole))
-    monkeypatch.chdir(whole.parent)
-    below = Path(whole.name) / "data" / "scenes"
-    relative = localize_settings(below / "images", below / "target_tags.csv", weights=whole.name)
+    scenes = finished_run / "data" / "scenes"
+    absolute = localize_settings(scenes / "images", scenes / "target_tags.csv", weights=str(finished_run))
+    monkeypatch.chdir(finished_run.parent)
+    below = Path(finished_run.name) / "data" / "scenes"
+    relative = localize_settings(below / "images", below / "target_tags.csv", weights=finished_run.name)
     assert relative == absolute
-    assert absolute.localization == localization_of(str(whole))
+    assert absolute.localization == localization_of(str(finished_run))
     assert absolute.localization.rounds == 2
-    changed = localize_settings(scenes / "images", scenes / "target_tags.csv", weights=str(whole), rounds=0, seed=7)
+    changed = localize_settings(
+        scenes / "images", scenes / "target_tags.csv", weights=str(finished_run), rounds=0, seed=7
+    )
     assert (changed.localization.rounds, changed.localization.seed, changed.seed) == (0, 7, 7)
-    assert json.loads((whole / "config.json").read_text())["settings"]["localization"]["rounds"] == 2
+    assert json.loads((finished_run / "config.json").read_text())["settings"]["localization"]["rounds"] == 2

@@ -1,4 +1,4 @@
-"""A run: killed in any stage it ends the same; unchanged stages are skipped; contradictions are named."""
+"""Runs: results do not depend on interruptions, finished stages are skipped, invalid settings are named."""
 
 import json
 import subprocess
@@ -27,11 +27,11 @@ TOP = ("boxes.json", "config.json", "instances.json", "report.html", "seal.json"
 
 
 def nothing(line: str) -> None:
-    """A log that keeps quiet."""
+    """Discard a log line."""
 
 
-# A process for every stage, killed the moment it is about to say that the stage is done, when all its work is; and one
-# that is killed between two rounds of `full`. They are forks of one that has everything imported.
+# One process per stage, killed after the work of the stage and before its record is written, and one that is killed
+# between two rounds of `full`. They are forks of a process that has already imported everything.
 KILLER = """
 import os, signal, sys
 from pathlib import Path
@@ -65,9 +65,7 @@ for moment in moments:
 """
 
 
-def test_killed_in_every_stage_and_between_rounds_it_ends_with_the_same_results(
-    config: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_a_run_killed_in_every_stage_gives_the_same_results(config: Path, finished_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     moments = [*STAGES[: STAGES.index("full")], "rounds", *STAGES[STAGES.index("full") :]]
     command = [sys.executable, "-c", KILLER, str(folder), str(config), *moments]
@@ -75,61 +73,67 @@ def test_killed_in_every_stage_and_between_rounds_it_ends_with_the_same_results(
     assert died.returncode == 0, died.stderr[-2000:]
     assert dict(open_run(folder).plan())["report"] == "resumable"
     Run(folder, read_config(config), log=nothing).run()
-    assert results(folder) == results(whole)
+    assert results(folder) == results(finished_run)
     assert not (folder / "aside").exists()
 
 
-def test_done_stages_are_skipped_and_changed_ones_done_again(config: Path, whole: Path) -> None:
-    assert {state for _, state in Run(whole, read_config(config)).plan()} == {"done"}
-    before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in whole.rglob("*.*") if file.is_file()}
+def test_finished_stages_are_skipped_and_changed_ones_run_again(config: Path, finished_run: Path) -> None:
+    assert {state for _, state in Run(finished_run, read_config(config)).plan()} == {"done"}
+    before = {
+        file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in finished_run.rglob("*.*") if file.is_file()
+    }
     lines: list[str] = []
-    Run(whole, read_config(config), log=lines.append).run()
+    Run(finished_run, read_config(config), log=lines.append).run()
     assert lines == []
-    now = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in whole.rglob("*.*") if file.is_file()}
+    now = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in finished_run.rglob("*.*") if file.is_file()}
     written = {file.name for file in before | now if before.get(file) != now.get(file)}
     assert written == {"config.json", "seal.json"}
-    plan = dict(Run(whole, read_config(config, ["localization.energy.alpha=0.5"])).plan())
+    plan = dict(Run(finished_run, read_config(config, ["localization.energy.alpha=0.5"])).plan())
     assert {plan[name] for name in STAGES[:4]} == {"done"}
     assert plan["full"].startswith("settings or inputs changed: ")
 
 
-def test_a_run_leaves_its_results_at_the_top_of_the_folder(whole: Path) -> None:
-    files = tuple(sorted(file.name for file in whole.iterdir() if file.is_file() and not file.name.startswith(".")))
+def test_results_are_at_the_top_of_the_folder(finished_run: Path) -> None:
+    files = tuple(
+        sorted(file.name for file in finished_run.iterdir() if file.is_file() and not file.name.startswith("."))
+    )
     assert files == TOP
-    assert {file.name for file in whole.iterdir() if file.is_dir()} == set(STAGES)
+    assert {file.name for file in finished_run.iterdir() if file.is_dir()} == set(STAGES)
     for name in ("boxes.json", "instances.json"):
-        assert (whole / name).read_bytes() == (whole / "fine-tuned" / name).read_bytes()
-    config = json.loads((whole / "config.json").read_text())
+        assert (finished_run / name).read_bytes() == (finished_run / "fine-tuned" / name).read_bytes()
+    config = json.loads((finished_run / "config.json").read_text())
     assert config["made_by"] == "pairloc run"
-    assert config["settings"] == open_run(whole).settings.model_dump(mode="json")
-    assert broken(whole) == []
+    assert config["settings"] == open_run(finished_run).settings.model_dump(mode="json")
+    assert broken(finished_run) == []
 
 
-def test_an_evaluation_is_in_the_folder(config: Path, whole: Path) -> None:
-    evaluation = Run(whole, read_config(config), log=nothing).run()
+def test_a_run_writes_its_evaluation_and_records(config: Path, finished_run: Path) -> None:
+    evaluation = Run(finished_run, read_config(config), log=nothing).run()
     assert isinstance(evaluation, Evaluation)
     assert set(evaluation.methods) == set(evaluation.seconds) == set(METHODS)
     assert set(evaluation.methods["full"]) == {"0.5", "0.7"}
-    assert open_run(whole).settings.localization.rounds == 2
-    facts = json.loads((whole / "proposer" / "done.json").read_text())
+    assert open_run(finished_run).settings.localization.rounds == 2
+    facts = json.loads((finished_run / "proposer" / "done.json").read_text())
     assert facts["seconds"] > 0
     assert facts["peak_bytes"] > 0
     assert {"command", "pairloc", "torch", "python", "device", "seed"} <= set(facts["made_with"])
-    assert json.loads((whole / "full" / "history.json").read_text())["n_iter"] == 2
-    found = {name: json.loads((whole / name).read_text())["annotations"] for name in ("boxes.json", "instances.json")}
+    assert json.loads((finished_run / "full" / "history.json").read_text())["n_iter"] == 2
+    found = {
+        name: json.loads((finished_run / name).read_text())["annotations"] for name in ("boxes.json", "instances.json")
+    }
     assert len(found["instances.json"]) >= len(found["boxes.json"]) > 0
     scores = [entry["score"] for entry in found["boxes.json"]]
     assert all(0 <= score <= 1 for score in scores)
     assert len(set(scores)) > 1
 
 
-def test_localize_with_the_weights_of_a_run_can_fine_tune_them(whole: Path, tmp_path: Path) -> None:
-    scenes, out = whole / "data" / "scenes", tmp_path / "out"
+def test_localize_can_fine_tune_the_weights_of_a_run(finished_run: Path, tmp_path: Path) -> None:
+    scenes, out = finished_run / "data" / "scenes", tmp_path / "out"
     lines: list[str] = []
     settings = localize_settings(
-        scenes / "images", scenes / "target_tags.csv", weights=str(whole), fine_tune=True, rounds=1
+        scenes / "images", scenes / "target_tags.csv", weights=str(finished_run), fine_tune=True, rounds=1
     )
-    tiny = open_run(whole).settings.fine_tune
+    tiny = open_run(finished_run).settings.fine_tune
     found = localize(settings.model_copy(update={"fine_tune": tiny}), out, "cpu", lines.append)
     assert any(line.strip().startswith("network 2 of 2") for line in lines)
     boxes, instances = (read_boxes(out / name)[1] for name in ("boxes.json", "instances.json"))
@@ -141,24 +145,24 @@ def test_localize_with_the_weights_of_a_run_can_fine_tune_them(whole: Path, tmp_
     assert broken(out) == []
 
 
-def test_a_second_run_in_the_folder_refuses(config: Path, whole: Path) -> None:
-    with locked(whole / LOCK, "held"), pytest.raises(InputError, match="another run is writing here"):
-        Run(whole, read_config(config)).run()
+def test_a_second_run_in_the_same_folder_is_refused(config: Path, finished_run: Path) -> None:
+    with locked(finished_run / LOCK, "held"), pytest.raises(InputError, match="another run is writing here"):
+        Run(finished_run, read_config(config)).run()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("localization.unknown=1", "localization.unknown: Extra inputs are not permitted"),
         ("localization.energy.unknown=1", "localization.energy.unknown: Extra inputs are not permitted"),
         ("localization.energy.alpha=-1", "localization.energy.alpha: Input should be greater than or equal to 0"),
-        ("localization.safeguard=true", "safeguard and folds contradict each other"),
+        ("localization.safeguard=true", "safeguard needs folds = 1"),
         ("transfer.background_iou=0.9", "background_iou is above foreground_iou"),
         ("transfer.unary.tight_iou=0.5", "background_iou is not below unary.tight_iou"),
-        ("data.source=x.json", "data.scenes and data.source contradict each other"),
-        ("weights=coco63", "weights and data.source contradict each other"),
-        ('methods=["fine-tuned", "full"]', "'fine-tuned' goes on from 'full'"),
-        ('methods=["full", "full"]', "names one method twice"),
+        ("data.source=x.json", "data.scenes cannot be combined with data.source"),
+        ("weights=coco63", "weights cannot be combined with data.source"),
+        ('methods=["fine-tuned", "full"]', "'fine-tuned' starts from the boxes of 'full'"),
+        ('methods=["full", "full"]', "lists one method twice"),
         ("methods=[]", "methods: Tuple should have at least 1 item"),
         ("preset=mine", "there is no preset 'mine'; known are default, "),
         ("nonsense", "is not of the form key=value"),
@@ -166,25 +170,25 @@ def test_a_second_run_in_the_folder_refuses(config: Path, whole: Path) -> None:
         ("seed.x=3", "is not a valid integer|should be a valid integer"),
     ],
 )
-def test_contradictions_are_named(config: Path, change: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_settings_are_named(config: Path, change: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         read_config(config, [change])
 
 
-def test_overlapping_classes_are_refused_unless_allowed(whole: Path, tmp_path: Path) -> None:
-    source = whole / "data" / "scenes" / "source.json"
+def test_overlapping_classes_are_refused_unless_allowed(finished_run: Path, tmp_path: Path) -> None:
+    source = finished_run / "data" / "scenes" / "source.json"
     config = tmp_path / "c.toml"
     config.write_text(f'[data]\nsource = "{source}"\ntarget = "{source}"\n')
     run = Run(tmp_path / "run", read_config(config), log=nothing)
-    with pytest.raises(InputError, match="classes are in source and target"):
+    with pytest.raises(InputError, match="classes are in both source and target"):
         run.run()
     assert not (tmp_path / "run" / "data" / "done.json").exists()
     allowed = Run(tmp_path / "run2", read_config(config, ["data.allow_overlap=true"]), log=nothing)
     allowed.stages["data"].work(allowed, tmp_path)
 
 
-def test_a_class_with_one_image_is_said(whole: Path, tmp_path: Path) -> None:
-    scenes = whole / "data" / "scenes"
+def test_a_class_with_one_image_is_logged(finished_run: Path, tmp_path: Path) -> None:
+    scenes = finished_run / "data" / "scenes"
     names = sorted(file.name for file in (scenes / "images").glob("target*"))
     (tmp_path / "tags.csv").write_text(f"image,labels\n{names[0]},rare\n{names[1]},often\n{names[2]},often\n")
     config = tmp_path / "c.toml"
@@ -195,45 +199,47 @@ def test_a_class_with_one_image_is_said(whole: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     run = Run(tmp_path / "run", read_config(config), log=lines.append)
     run.stages["data"].work(run, tmp_path)
-    assert lines == ["class 'rare' has one tagged image: there is nothing to compare it with"]
+    assert lines == ["class 'rare' has one tagged image, which cannot be compared with others"]
 
 
-def test_the_command_line_runs_it(config: Path, whole: Path) -> None:
-    planned = call("run", config, "--out", whole, "--dry-run")
+def test_the_command_line_plans_and_runs(config: Path, finished_run: Path) -> None:
+    planned = call("run", config, "--out", finished_run, "--dry-run")
     assert planned.text.count("done") == len(STAGES)
     assert "CorLoc" not in planned.text
-    shown = call("run", config, "--out", whole)
+    shown = call("run", config, "--out", finished_run)
     assert shown.status == 0
     assert "CorLoc@0.5" in shown.text
 
 
-def test_a_report_and_an_evaluation_of_a_run_from_the_command_line(whole: Path, tmp_path: Path) -> None:
-    made = call("report", whole, "--out", tmp_path / "r.html", "--figures", tmp_path / "figures")
+def test_a_report_and_an_evaluation_of_a_run_from_the_command_line(finished_run: Path, tmp_path: Path) -> None:
+    made = call("report", finished_run, "--out", tmp_path / "r.html", "--figures", tmp_path / "figures")
     assert "12 images" in made.text
     assert list((tmp_path / "figures").glob("*.pdf"))
-    again = call("report", whole, "--out", tmp_path / "r.html")
+    again = call("report", finished_run, "--out", tmp_path / "r.html")
     assert again.status == 0, again.text
-    truth = whole / "data" / "scenes" / "target_truth.json"
-    arguments = ["evaluate", whole / "full" / "boxes.json", "--truth", truth, "--iou", "0.3"]
-    found = json.loads(call(*arguments, "--against", whole / "warm-up-unary" / "boxes.json", "--json").text)
+    truth = finished_run / "data" / "scenes" / "target_truth.json"
+    arguments = ["evaluate", finished_run / "full" / "boxes.json", "--truth", truth, "--iou", "0.3"]
+    found = json.loads(call(*arguments, "--against", finished_run / "warm-up-unary" / "boxes.json", "--json").text)
     assert set(found["corloc"]) == set(found["against"]) == {"0.3"}
-    assert "12 images" in call("report", whole, whole, "--out", tmp_path / "two.html", "--embed", "0").text
+    assert (
+        "12 images" in call("report", finished_run, finished_run, "--out", tmp_path / "two.html", "--embed", "0").text
+    )
     assert len(list((tmp_path / "two_files").iterdir())) == 12
 
 
-def test_a_folder_that_is_not_a_runs_own_is_left_alone(config: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_unchanged(config: Path, tmp_path: Path) -> None:
     (tmp_path / "bags").mkdir()
     (tmp_path / "bags" / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="already holds other work"):
+    with pytest.raises(InputError, match="already contains other files"):
         Run(tmp_path, read_config(config), log=nothing).run()
     assert (tmp_path / "bags" / "mine.txt").read_text() == "mine"
     assert not (tmp_path / "data").exists()
 
 
-def test_a_run_is_the_same_from_any_folder_and_truth_may_come_later(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_keys_do_not_depend_on_the_working_folder_and_truth_can_be_added_later(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenes = whole / "data" / "scenes"
+    scenes = finished_run / "data" / "scenes"
     (tmp_path / "c").mkdir()
     for name in ("source.json", "target_tags.csv", "target_truth.json"):
         (tmp_path / name).write_bytes((scenes / name).read_bytes())
@@ -248,8 +254,8 @@ def test_a_run_is_the_same_from_any_folder_and_truth_may_come_later(
     assert {name for name, key in later.items() if key != found[0][name]} == {"evaluation", "report"}
 
 
-def test_a_half_changed_run_gets_no_report(whole: Path, tmp_path: Path) -> None:
-    folder = copied(whole, tmp_path / "run")
+def test_report_refuses_a_run_with_changed_settings(finished_run: Path, tmp_path: Path) -> None:
+    folder = copied(finished_run, tmp_path / "run")
     config = json.loads((folder / "config.json").read_text())
     config["settings"]["transfer"]["images"] = 29
     (folder / "config.json").write_text(json.dumps(config))
@@ -257,8 +263,8 @@ def test_a_half_changed_run_gets_no_report(whole: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "r.html").exists()
 
 
-def test_some_images_of_the_target_keep_their_tags_and_boxes(whole: Path) -> None:
-    run = open_run(whole)
+def test_sampled_images_keep_their_tags_and_boxes(finished_run: Path) -> None:
+    run = open_run(finished_run)
     drawn, dataset, truth = run.sample(5)
     assert len(dataset) == len(set(drawn)) == 5
     everything, _, all_truth = run.sample(None)
@@ -270,14 +276,14 @@ def test_some_images_of_the_target_keep_their_tags_and_boxes(whole: Path) -> Non
         assert run.target_bags.dataset.images[before].file == image.file
 
 
-def test_two_processes_give_the_results_of_one(config: Path, whole: Path, tmp_path: Path) -> None:
-    """One round of `full` on bags and weights that are there."""
+def test_two_processes_give_the_same_results_as_one(config: Path, finished_run: Path, tmp_path: Path) -> None:
+    """One round of `full`, with bags and transfer scores of the finished run."""
     changes = ['methods=["full"]', "localization.rounds=1"]
     for processes in (1, 2):
-        folder = copied(whole, tmp_path / str(processes))
+        folder = copied(finished_run, tmp_path / str(processes))
         run = Run(folder, read_config(config, [*changes, f"processes={processes}"]), log=nothing)
         assert type(run.executor).__name__ == ("Serial" if processes == 1 else "Processes")
         run.run()
         assert broken(folder) == []
-    assert (tmp_path / "1" / "full" / "boxes.json").read_bytes() != (whole / "full" / "boxes.json").read_bytes()
+    assert (tmp_path / "1" / "full" / "boxes.json").read_bytes() != (finished_run / "full" / "boxes.json").read_bytes()
     assert results(tmp_path / "2") == results(tmp_path / "1")

@@ -1,4 +1,4 @@
-"""The paper's identity l(x, y) = l(x, 0) - yx, and what follows: re-localization minimises the loss itself."""
+"""The paper's identity l(x, y) = l(x, 0) - yx and its consequence: re-localization minimises the loss itself."""
 
 import itertools
 
@@ -27,7 +27,7 @@ def test_the_loss_is_linear_in_the_label(x: float, y: float) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 4), st.floats(0, 3), st.integers(0, 999))
 def test_the_loss_changes_between_selections_as_the_energy_does(m: int, b: int, alpha: float, seed: int) -> None:
-    """eq. reloc_nonvecto_form, with negative bags present, whose labels are zero whatever is selected."""
+    """eq. reloc_nonvecto_form, with negative bags, whose labels are zero for every selection."""
     generator = np.random.default_rng(seed)
     negatives = 2
     unary = torch.from_numpy(generator.normal(0, 3, (m + negatives, b)))
@@ -45,9 +45,9 @@ def test_the_loss_changes_between_selections_as_the_energy_does(m: int, b: int, 
     def energy(selection: list[int]) -> float:
         positive = PairTable(table[:m, :m])
         problem = ClassProblem(unary[:m], positive, alpha=alpha, alpha_scale="none")
-        kept = problem.solve(torch.tensor(selection), epochs=0).energy
-        assert problem.energy(selection) == pytest.approx(kept, abs=1e-9)
-        return kept
+        tracked = problem.solve(torch.tensor(selection), epochs=0).energy
+        assert problem.energy(selection) == pytest.approx(tracked, abs=1e-9)
+        return tracked
 
-    one, other = (generator.integers(0, b, m).tolist() for _ in range(2))
-    assert full_loss(one) - full_loss(other) == pytest.approx(energy(one) - energy(other), abs=1e-6)
+    first, second = (generator.integers(0, b, m).tolist() for _ in range(2))
+    assert full_loss(first) - full_loss(second) == pytest.approx(energy(first) - energy(second), abs=1e-6)

@@ -8,7 +8,7 @@ from pairloc.scores.eager import pair_sum
 
 
 def naive(relation: RelationScores, e: Tensor, f: Tensor) -> Tensor:
-    """One pair, as the appendix has it: (d,), (d,) -> (classes,)."""
+    """Scores of one pair, written out as in the appendix: (d,), (d,) -> (classes,)."""
     both = torch.cat([e, f])
     embedded = torch.tanh(relation.tanh(both)) * torch.sigmoid(relation.gate(both)) + (e + f) / 2
     scores: Tensor = relation.score.weight @ embedded + relation.score.bias

@@ -1,4 +1,4 @@
-"""Weights come with the settings they are to be used with."""
+"""Weights are stored with the settings to use them with."""
 
 import json
 from pathlib import Path
@@ -18,12 +18,12 @@ def folder_of_weights(path: Path, **files: object) -> Path:
     return path
 
 
-def test_the_packaged_weights_come_with_the_recommended_settings() -> None:
+def test_the_packaged_weights_use_the_recommended_settings() -> None:
     assert localization_of(PACKAGED) == LocalizationSettings()
     assert extract_of(PACKAGED) == ExtractSettings(unreadable="skip")
 
 
-def test_a_run_is_used_with_its_own_settings_and_class_features(tmp_path: Path) -> None:
+def test_settings_are_read_from_runs_and_saved_weights(tmp_path: Path) -> None:
     settings = {"localization": {"rounds": 7}, "extract": {"class_features": "none", "proposals": 30}}
     new = folder_of_weights(tmp_path / "new", config={"made_by": "pairloc run", "settings": settings})
     learning = {"rounds": 7, "lambda2": 0.5}
@@ -31,7 +31,7 @@ def test_a_run_is_used_with_its_own_settings_and_class_features(tmp_path: Path) 
     for folder in (new, old):
         assert localization_of(str(folder)).rounds == 7
         assert extract_of(str(folder)).class_features == "none"
-    assert localization_of(str(old)).energy.lambda1 == 0.5  # what leaving it out meant before
+    assert localization_of(str(old)).energy.lambda1 == 0.5  # the old default
     saved = folder_of_weights(
         tmp_path / "saved", localization={"rounds": 2}, extract={"class_features": "backbone-crops"}
     )
@@ -40,12 +40,12 @@ def test_a_run_is_used_with_its_own_settings_and_class_features(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [[], 3, {"settings": 3}, {"settings": {"localization": {"rounds": "many"}}}])
-def test_settings_of_a_wrong_shape_are_one_sentence(tmp_path: Path, content: object) -> None:
+def test_invalid_settings_are_reported_with_their_file(tmp_path: Path, content: object) -> None:
     folder = folder_of_weights(tmp_path / "w", config=content)
     with pytest.raises(InputError, match=r"config\.json"):
         localization_of(str(folder))
 
 
-def test_what_is_not_a_folder_of_weights_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not hold a proposer and transfer scores"):
         weights_folder(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Images become bags: proposals, and the features that scores are learned on."""
+"""Bags: the proposals of an image with the features that the scores are learned on."""
 
 from pairloc.bags.store import Bag, BagStore
 

@@ -1,4 +1,4 @@
-"""Extraction: images become bags, once, shard by shard."""
+"""Extraction: compute the bags of a data set once and store them shard by shard."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,12 +13,12 @@ from pairloc.bags.store import Bag, StoreWriter
 from pairloc.datasets.dataset import Dataset
 from pairloc.detector.model import WEIGHTS, Proposer, check_finished
 from pairloc.detector.propose import ImageFeatures, best_boxes, describe
-from pairloc.detector.reading import Read, batches
+from pairloc.detector.reading import ImageBatch, batches
 from pairloc.errors import InputError
 from pairloc.io import reason, sha256
 from pairloc.settings import ExtractSettings
 
-_BATCH = {"cpu": 8}  # images per forward pass; GPUs take 64
+_BATCH = {"cpu": 8}  # images per forward pass; 64 on a GPU
 Track = Callable[[Iterable[int], int], Iterable[int]]
 
 
@@ -33,10 +33,14 @@ def extract(
     device: str = "cpu",
     track: Track = lambda shards, total: shards,
 ) -> None:
-    """Write the bags of a data set into a store, or go on where an earlier run stopped.
+    """Write the bags of a data set into a store; an interrupted extraction resumes with the missing shards.
 
-    Boxes come from the proposer; transferred features from it too, or from another proposer (`features_folder`). Class
-    features are those the settings name, or come from an extractor of the caller's own, which the settings then name.
+    The proposer in `proposer_folder` gives the boxes and, unless `features_folder` names another proposer, the
+    transferred features. `settings.class_features` names the class features; a custom extractor is passed as
+    `class_features`, and the name in the settings then identifies it in the cache key.
+
+    Raises an InputError if a proposer cannot be loaded, an image cannot be read (unless `settings.unreadable` is
+    "skip"), or the store belongs to other inputs.
     """
     if class_features is None:
         check_class_features(settings.class_features)
@@ -45,29 +49,31 @@ def extract(
     with StoreWriter(store, dataset, settings.cache_key() | hashes, shard=settings.shard) as writer:
         missing = writer.missing()
         if missing:
-            boxer = Proposer.load(proposer_folder, device)
-            describer = boxer if features_folder is None else Proposer.load(features_folder, device)
-            describe_class = class_features or feature_extractor(settings.class_features, device)
+            proposer = Proposer.load(proposer_folder, device)
+            describer = proposer if features_folder is None else Proposer.load(features_folder, device)
+            extractor = class_features or feature_extractor(settings.class_features, device)
             groups = [_groups(*writer.ranges[number], settings.batch or _BATCH.get(device, 64)) for number in missing]
             paths = [dataset.path(index) for index in range(len(dataset))]
-            read = batches(paths, [group for shard in groups for group in shard], settings.workers)
-            with ThreadPoolExecutor(1) as background:  # a shard is written while the next is made
-                written: Future[None] | None = None
+            image_batches = batches(paths, [group for shard in groups for group in shard], settings.workers)
+            with ThreadPoolExecutor(1) as background:  # writes a shard while the next one is computed
+                pending: Future[None] | None = None
                 for number, shard in zip(track(missing, len(missing)), groups, strict=True):
-                    made = [_bags(next(read), boxer, describer, describe_class, settings, device) for _ in shard]
-                    if written is not None:
-                        written.result()
+                    results = [
+                        _bags(next(image_batches), proposer, describer, extractor, settings, device) for _ in shard
+                    ]
+                    if pending is not None:
+                        pending.result()
                     bags, unreadable = (
-                        [entry for part in parts for entry in part] for parts in zip(*made, strict=True)
+                        [entry for part in parts for entry in part] for parts in zip(*results, strict=True)
                     )
-                    written = background.submit(writer.write, number, bags, unreadable)
-                if written is not None:
-                    written.result()
+                    pending = background.submit(writer.write, number, bags, unreadable)
+                if pending is not None:
+                    pending.result()
         writer.finish()
 
 
 def _weights_hash(folder: Path) -> str:
-    """The hash of a proposer's weights; a folder without any is refused before there is a store."""
+    """Hash the weights of a proposer, which also checks that there are some before a store is created."""
     check_finished(folder)
     try:
         return sha256(folder / WEIGHTS)
@@ -76,65 +82,68 @@ def _weights_hash(folder: Path) -> str:
 
 
 def _groups(first: int, last: int, size: int) -> list[list[int]]:
-    """The images of a shard, some at a time."""
+    """Split the image indices of a shard into batches."""
     return [list(range(start, min(start + size, last))) for start in range(first, last, size)]
 
 
 def _bags(
-    read: Read,
-    boxer: Proposer,
+    batch: ImageBatch,
+    proposer: Proposer,
     describer: Proposer,
     class_features: FeatureExtractor,
     settings: ExtractSettings,
     device: str,
 ) -> tuple[list[Bag], list[str]]:
-    """The bags of some images, and what could not be read of them."""
-    complaints = [entry for entry in read.complaints if entry is not None]
-    if complaints and settings.unreadable == "fail":
-        raise InputError(f"{complaints[0]}; replace it, or go on without such images by --unreadable skip")
-    images = read.images.to(device)
-    found = iter(_describe(images, boxer, describer, class_features, settings, device) if images else [])
+    """The bags of a batch, empty for unreadable images, and the error messages of those images."""
+    errors = [entry for entry in batch.errors if entry is not None]
+    if errors and settings.unreadable == "fail":
+        raise InputError(f"{errors[0]}; replace the file, or skip such images with --unreadable skip")
+    images = batch.images.to(device)
+    bags = iter(_describe(images, proposer, describer, class_features, settings, device) if images else [])
     empty = _empty(describer.settings.head, class_features.d)
-    return [next(found) if entry is None else empty for entry in read.complaints], complaints
+    return [next(bags) if entry is None else empty for entry in batch.errors], errors
 
 
 @torch.no_grad()
 def _describe(
     images: list[Tensor],
-    boxer: Proposer,
+    proposer: Proposer,
     describer: Proposer,
     class_features: FeatureExtractor,
     settings: ExtractSettings,
     device: str,
 ) -> list[Bag]:
+    """The bags of images (3, H, W)."""
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-        seen = ImageFeatures(boxer.model, images)
-        boxes = best_boxes(seen, settings.proposals, settings.nms)
+        maps = ImageFeatures(proposer.model, images)
+        boxes = best_boxes(maps, settings.proposals, settings.nms)
         if settings.whole_image:
-            boxes = [torch.cat([mine, _whole(p, mine)]) for mine, p in zip(boxes, images, strict=True)]
-        objectness, features = describe(seen if describer is boxer else ImageFeatures(describer.model, images), boxes)
-        extra = torch.cat(class_features(images, boxes))
-    counts = np.cumsum([len(mine) for mine in boxes])[:-1]
-    columns = [torch.cat(boxes).float(), objectness.float(), _half(features), _half(extra)]
-    parts = [np.split(column.cpu().numpy(), counts) for column in columns]
+            boxes = [torch.cat([b, _whole_image(image, b)]) for b, image in zip(boxes, images, strict=True)]
+        objectness, features = describe(
+            maps if describer is proposer else ImageFeatures(describer.model, images), boxes
+        )
+        independent = torch.cat(class_features(images, boxes))
+    offsets = np.cumsum([len(image_boxes) for image_boxes in boxes])[:-1]
+    columns = [torch.cat(boxes).float(), objectness.float(), _float16(features), _float16(independent)]
+    parts = [np.split(column.cpu().numpy(), offsets) for column in columns]
     sizes = [(image.shape[2], image.shape[1]) for image in images]
     return [Bag(*bag) for bag in zip(*parts, sizes, strict=True)]
 
 
-def _whole(image: Tensor, like: Tensor) -> Tensor:
+def _whole_image(image: Tensor, like: Tensor) -> Tensor:
     return like.new_tensor([[0.0, 0.0, image.shape[2], image.shape[1]]])
 
 
-def _half(features: Tensor) -> Tensor:
-    top = torch.finfo(torch.float16).max
-    return features.float().clamp(-top, top).half()
+def _float16(features: Tensor) -> Tensor:
+    limit = torch.finfo(torch.float16).max
+    return features.float().clamp(-limit, limit).half()
 
 
-def _empty(transfer: int, class_features: int) -> Bag:
+def _empty(transfer_d: int, class_d: int) -> Bag:
     return Bag(
         np.zeros((0, 4), np.float32),
         np.zeros(0, np.float32),
-        np.zeros((0, transfer), np.float16),
-        np.zeros((0, class_features), np.float16),
+        np.zeros((0, transfer_d), np.float16),
+        np.zeros((0, class_d), np.float16),
         (0, 0),
     )

@@ -1,7 +1,7 @@
-"""Class features: what an independently pretrained network sees in a proposal.
+"""Class features: features of proposals from an independently pretrained network.
 
-A feature extractor is any callable from images and boxes to features: another one is a line in `EXTRACTORS`, or is
-handed over by the caller (see `examples/own_features.py`).
+A feature extractor is any callable from images and boxes to features. Register another one in `EXTRACTORS`, or pass it
+to `extract` (see `examples/own_features.py`).
 """
 
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from torchvision.ops import roi_align
 from pairloc.detector.backbones import IMAGENET, LITE, Maps, Statistics, lite_weights
 from pairloc.errors import InputError
 
-_CROPS = 1024  # at a time
+_CROP_BATCH = 1024  # crops per forward pass
 
 
 class FeatureExtractor(Protocol):
-    """Describes boxes of images."""
+    """Computes `d` features for every box of an image."""
 
     d: int
 
     def __call__(self, images: list[Tensor], boxes: list[Tensor], /) -> list[Tensor]:
-        """Images (3, H, W) in 0 ... 1 and boxes (n, 4) in their pixels -> (n, d) an image."""
+        """Images (3, H, W) in 0 ... 1 and boxes (n, 4) in their pixels -> features (n, d) for each image."""
 
 
 class BackboneRoI(nn.Module):
-    """Pooled regions of the two coarsest maps of the frozen ImageNet backbone: one pass an image."""
+    """RoI-pooled features of the two coarsest maps of the frozen ImageNet backbone: one forward pass per image."""
 
     d = 112 + 320
 
@@ -37,19 +37,19 @@ class BackboneRoI(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: list[Tensor], boxes: list[Tensor]) -> list[Tensor]:
-        """See `FeatureExtractor`; images are stretched to one square."""
+        """See `FeatureExtractor`; images are stretched to a square of fixed size."""
         batch = torch.stack([stretched(image, self.side) for image in images])
-        found = []
+        features = []
         scales = batch.new_tensor([[self.side / p.shape[2], self.side / p.shape[1]] * 2 for p in images])
-        relative = [mine * scale for mine, scale in zip(boxes, scales, strict=True)]
+        scaled = [image_boxes * scale for image_boxes, scale in zip(boxes, scales, strict=True)]
         for level, stride in zip(self.maps(normalised(batch, LITE)), (16, 32), strict=True):
-            pooled = roi_align(level, relative, output_size=3, spatial_scale=1 / stride, sampling_ratio=2, aligned=True)
-            found.append(pooled.mean(dim=(2, 3)))
-        return list(torch.split(torch.cat(found, dim=1), [len(mine) for mine in boxes]))
+            pooled = roi_align(level, scaled, output_size=3, spatial_scale=1 / stride, sampling_ratio=2, aligned=True)
+            features.append(pooled.mean(dim=(2, 3)))
+        return list(torch.split(torch.cat(features, dim=1), [len(image_boxes) for image_boxes in boxes]))
 
 
 class Crops(nn.Module):
-    """A network on warped crops: a pass a proposal, as in the paper."""
+    """Features of a network on warped crops: one forward pass per proposal, as in the paper."""
 
     def __init__(self, network: nn.Module, d: int, side: int, statistics: Statistics) -> None:
         super().__init__()
@@ -59,21 +59,23 @@ class Crops(nn.Module):
     def forward(self, images: list[Tensor], boxes: list[Tensor]) -> list[Tensor]:
         """See `FeatureExtractor`."""
         crops = [
-            roi_align(image[None], [mine], output_size=self.side, sampling_ratio=2, aligned=True)
-            for image, mine in zip(images, boxes, strict=True)
+            roi_align(image[None], [image_boxes], output_size=self.side, sampling_ratio=2, aligned=True)
+            for image, image_boxes in zip(images, boxes, strict=True)
         ]
-        parts = [self.network(normalised(some, self.statistics)) for some in torch.split(torch.cat(crops), _CROPS)]
-        return list(torch.split(torch.cat(parts), [len(mine) for mine in boxes]))
+        parts = [
+            self.network(normalised(batch, self.statistics)) for batch in torch.split(torch.cat(crops), _CROP_BATCH)
+        ]
+        return list(torch.split(torch.cat(parts), [len(image_boxes) for image_boxes in boxes]))
 
 
 class NoFeatures:
-    """No class features: re-training then uses the transferred ones."""
+    """No class features (d = 0); re-training then uses the transferred features."""
 
     d = 0
 
     def __call__(self, images: list[Tensor], boxes: list[Tensor]) -> list[Tensor]:
-        """Nothing a box: (n, 0)."""
-        return [mine.new_zeros(len(mine), 0) for mine in boxes]
+        """Empty features (n, 0) for each image."""
+        return [image_boxes.new_zeros(len(image_boxes), 0) for image_boxes in boxes]
 
 
 def _lite0_crops() -> Crops:
@@ -96,30 +98,30 @@ def _alexnet_crops() -> Crops:
 EXTRACTORS: dict[str, Callable[[], FeatureExtractor]] = {
     "backbone-roi": BackboneRoI,
     "backbone-crops": _lite0_crops,
-    "alexnet-crops": _alexnet_crops,  # downloads AlexNet's weights
+    "alexnet-crops": _alexnet_crops,  # downloads the weights on first use
     "none": NoFeatures,
 }
 
 
 def check_class_features(name: str) -> None:
-    """Raise an InputError where there are no class features of that name; no network is built."""
+    """Raise an InputError if no class features have this name; no network is built."""
     if name not in EXTRACTORS:
         raise InputError(f"there are no class features {name!r}; known are {', '.join(EXTRACTORS)}")
 
 
 def feature_extractor(name: str, device: str = "cpu") -> FeatureExtractor:
-    """The extractor of a name, on a device."""
+    """Build a feature extractor by name, on a device. Raises an InputError for an unknown name."""
     check_class_features(name)
     extractor: FeatureExtractor = EXTRACTORS[name]()
     return extractor.to(device) if isinstance(extractor, nn.Module) else extractor
 
 
 def stretched(image: Tensor, side: int) -> Tensor:
-    """An image (3, H, W) as a square (3, side, side)."""
+    """Resize an image (3, H, W) to a square (3, side, side), ignoring its aspect ratio."""
     return nn.functional.interpolate(image[None], (side, side), mode="bilinear", align_corners=False, antialias=True)[0]
 
 
 def normalised(images: Tensor, statistics: Statistics) -> Tensor:
-    """(n, 3, H, W) in 0 ... 1 as a network was trained with."""
+    """Normalise images (n, 3, H, W) in 0 ... 1 with the statistics of a network's training."""
     mean, std = (images.new_tensor(values)[:, None, None] for values in statistics)
     return (images - mean) / std

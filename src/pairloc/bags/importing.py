@@ -1,4 +1,4 @@
-"""Bring your own proposals: any detector's COCO results, with features or without, become a bag store."""
+"""Importing proposals of any detector, given as COCO results, into a bag store, with or without features."""
 
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,18 @@ def import_bags(
     count: int = 100,
     shard: int = 256,
 ) -> int:
-    """Write a store from COCO results (`image_id`, `bbox`, `score`); the number of proposals kept.
+    """Write a store from COCO results (`image_id`, `bbox`, `score`) and return the number of proposals kept.
 
-    `features` is (results, d), a row a result in the file's order, and serves as transferred and class feature. The
-    best `count` of every image are kept; a score is taken for a probability and kept as its logit.
+    `features` is a .npy array (results, d) with one row per result, in the order of the file; it serves as transferred
+    and as class features. The `count` results of every image with the highest scores are kept. A score is read as a
+    probability and stored as its logit.
+
+    Raises an InputError if a result is invalid or the features do not fit.
     """
-    found = read_results(proposals, dataset, classes=False)
-    table = _features(features, len(found))
+    results = read_results(proposals, dataset, classes=False)
+    table = _features(features, len(results))
     by_image: list[list[int]] = [[] for _ in dataset.images]
-    for row, index in enumerate(found.image.tolist()):
+    for row, index in enumerate(results.image.tolist()):
         by_image[index].append(row)
     settings = {"proposals": count, "results": sha256(proposals), "features": sha256(features) if features else ""}
     with StoreWriter(store, dataset, settings, shard=shard) as writer:
@@ -38,12 +41,12 @@ def import_bags(
             first, last = writer.ranges[number]
             bags = []
             for index in range(first, last):
-                order = sorted(by_image[index], key=lambda row: -found.score[row])[:count]
-                chosen = found.boxes[order].astype(np.float32).reshape(-1, 4)
-                score = np.clip(found.score[order], 1e-6, 1 - 1e-6)
+                order = sorted(by_image[index], key=lambda row: -results.score[row])[:count]
+                boxes = results.boxes[order].astype(np.float32).reshape(-1, 4)
+                score = np.clip(results.score[order], 1e-6, 1 - 1e-6)
                 described = np.asarray(table[order], dtype=np.float16).reshape(len(order), table.shape[1])
                 logit = np.log(score / (1 - score)).astype(np.float32).reshape(-1)
-                bags.append(Bag(chosen, logit, described, described, dataset.images[index].size or (0, 0)))
+                bags.append(Bag(boxes, logit, described, described, dataset.images[index].size or (0, 0)))
             writer.write(number, bags)
         writer.finish()
     return sum(min(len(rows), count) for rows in by_image)
@@ -58,6 +61,6 @@ def _features(path: Path | None, count: int) -> npt.NDArray[Any]:
         raise InputError(f"{path}: is not an .npy array ({reason(error)})") from error
     if table.ndim != 2 or len(table) != count or not np.issubdtype(table.dtype, np.floating):
         raise InputError(
-            f"{path}: is {table.dtype} of shape {table.shape}, not a row of numbers for each of {count} results"
+            f"{path}: is {table.dtype} of shape {table.shape}; give one row of floats for each of the {count} results"
         )
     return table

@@ -1,4 +1,4 @@
-"""Features as the score functions take them: centred, and of fewer dimensions where that is asked for."""
+"""Centring and scaling of features for the score functions, with optional reduction of their dimensions."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Reduction:
-    """x -> (x - mean) @ matrix."""
+    """The affine map x -> (x - mean) @ matrix."""
 
     mean: Tensor  # (d,)
     matrix: Tensor  # (d, r)
 
     @classmethod
     def fit(cls, features: Tensor, r: int) -> "Reduction":
-        """Fit to proposals (n, d): their first r principal directions, scaled to unit variance on average.
+        """Fit to the features (n, d) of proposals: r principal components with a mean variance of 1.
 
-        With r = d or more (or 0) the axes stay as they are and each is scaled to unit variance.
+        If r is 0 or at least d, the features are not reduced; each is scaled to unit variance.
         """
         values = features.double()
         mean = values.mean(dim=0)
@@ -33,13 +33,13 @@ class Reduction:
 
     @property
     def d(self) -> int:
-        """Dimensions that come out."""
+        """Number of dimensions after the reduction."""
         return self.matrix.shape[1]
 
     def to(self, device: str | torch.device) -> "Reduction":
-        """The same on a device."""
+        """Copy to a device."""
         return Reduction(self.mean.to(device), self.matrix.to(device))
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(..., d) -> (..., r), in single precision."""
+        """Features (..., d) -> (..., r) in single precision."""
         return (features.to(self.mean.dtype) - self.mean) @ self.matrix

@@ -1,10 +1,10 @@
-"""The bag store: memory-mapped shards that any machine can map, written so that a killed run goes on where it stopped.
+"""The bag store: bags on disk in memory-mapped shards; an interrupted extraction resumes with the missing shards.
 
-    STORE/plan.json        what is to be in it: settings, images, tags; its key is the hash of all that
+    STORE/plan.json        the intended content (settings, images, tags) and its hash, the cache key
     STORE/shard-00000/     boxes, objectness, transfer, class, offsets, sizes (.npy) and shard.json with their hashes
     STORE/manifest.json    written last: the shards and their hashes
 
-A shard is written under another name and renamed when it is whole, so an interrupted one is never read.
+A shard is written under a temporary name and renamed when it is complete, so a partial one is never read.
 """
 
 import hashlib
@@ -24,7 +24,17 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.errors import InputError
-from pairloc.io import MANIFEST, REMEDY, damaged, ledger, read_model, reason, refuse_other_work, write_array, write_json
+from pairloc.io import (
+    MANIFEST,
+    REMEDY,
+    damaged_files,
+    file_hashes,
+    read_model,
+    reason,
+    refuse_other_work,
+    write_array,
+    write_json,
+)
 from pairloc.platform import locked
 
 PLAN, FACTS = "plan.json", "shard.json"
@@ -42,7 +52,7 @@ class Bag:
     objectness: npt.NDArray[np.float32]  # (n,) logits
     transfer: npt.NDArray[np.float16]  # (n, d) features of the proposer's box head
     class_features: npt.NDArray[np.float16]  # (n, d') features of an independent network
-    size: tuple[int, int]  # (width, height) of the image as shown; (0, 0) where it could not be read
+    size: tuple[int, int]  # (width, height) of the image as displayed; (0, 0) if it could not be read
 
 
 class _File(BaseModel):
@@ -74,9 +84,9 @@ class Plan(_File):
 class ShardFacts(_File):
     """The content of shard.json."""
 
-    images: tuple[_Count, _Count]  # the first, and the one after the last
+    images: tuple[_Count, _Count]  # index of the first image, and one past the last
     proposals: _Count
-    files: dict[str, str]  # hash of every array
+    files: dict[str, str]  # array name -> hash
     unreadable: tuple[str, ...]
 
     @model_validator(mode="after")
@@ -87,7 +97,7 @@ class ShardFacts(_File):
 
 
 class NamedShard(ShardFacts):
-    """A shard as the manifest lists it."""
+    """An entry of the manifest: a shard with its folder name."""
 
     name: str = Field(pattern=r"^shard-[0-9]{5,9}$")
 
@@ -101,12 +111,16 @@ class Manifest(_File):
 
 
 def store_key(content: object) -> str:
-    """The hash of settings and inputs."""
+    """Cache key: the hash of settings and inputs."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 class StoreWriter:
-    """Writes the shards of a store; one process at a time."""
+    """Writes the shards of a store; a lock keeps other processes out.
+
+    Use it as a context manager: write the `missing` shards, then `finish`. `ranges` lists the images of each shard as
+    (first, one past the last). Raises an InputError if the folder holds something else or another process writes it.
+    """
 
     def __init__(self, path: Path, dataset: Dataset, settings: Mapping[str, Any], *, shard: int) -> None:
         self.path = path
@@ -117,7 +131,7 @@ class StoreWriter:
         plan = {"settings": dict(settings), "shard": shard, "classes": list(dataset.classes), "images": images}
         self.key = store_key(plan)
         self.ranges = [(a, min(a + shard, len(images))) for a in range(0, len(images), shard)]
-        self._held = ExitStack()
+        self._lock = ExitStack()
         try:
             self._claim(plan)
         except BaseException:
@@ -125,25 +139,25 @@ class StoreWriter:
             raise
 
     def _claim(self, plan: dict[str, Any]) -> None:
-        """Take the store for this process, or refuse: another writer, or a store of something else."""
+        """Lock the store and write its plan, or check that the existing plan is the same."""
         refuse_other_work(self.path, lambda folder: (folder / PLAN).is_file())
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written to ({reason(error)})") from error
         refusal = f"{self.path}: another process is writing this store; wait for it, or stop it"
-        self._held.enter_context(locked(self.path / ".lock", refusal))
-        known = self.path / PLAN
-        if not known.is_file():
-            write_json(known, plan | {"key": self.key})
-        elif read_model(known, Plan).key != self.key:
+        self._lock.enter_context(locked(self.path / ".lock", refusal))
+        plan_file = self.path / PLAN
+        if not plan_file.is_file():
+            write_json(plan_file, plan | {"key": self.key})
+        elif read_model(plan_file, Plan).key != self.key:
             raise InputError(f"{self.path}: is a store of other images, settings or proposer; {REMEDY}")
         for leftover in self.path.glob(".shard-*.partial*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go of the store."""
-        self._held.close()
+        """Release the lock."""
+        self._lock.close()
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -152,11 +166,11 @@ class StoreWriter:
         self.close()
 
     def missing(self) -> list[int]:
-        """The shards that are not there yet."""
+        """Numbers of the shards that are not written yet."""
         return [number for number in range(len(self.ranges)) if not (self.path / _name(number)).is_dir()]
 
     def write(self, number: int, bags: Sequence[Bag], unreadable: Sequence[str] = ()) -> None:
-        """Write a shard whole."""
+        """Write the bags of one shard, and the error messages of its unreadable images."""
         first, last = self.ranges[number]
         if len(bags) != last - first:
             raise ValueError(f"shard {number} has {last - first} images, not {len(bags)}")
@@ -175,7 +189,7 @@ class StoreWriter:
             partial.mkdir()
             for name, column in columns.items():
                 write_array(partial / f"{name}.npy", column.astype(_DTYPES[name]))
-            hashes = ledger(partial, [f"{name}.npy" for name in columns])
+            hashes = file_hashes(partial, [f"{name}.npy" for name in columns])
             facts = ShardFacts(
                 images=(first, last),
                 proposals=int(offsets[-1]),
@@ -190,7 +204,7 @@ class StoreWriter:
             shutil.rmtree(partial, ignore_errors=True)
 
     def finish(self) -> None:
-        """Write the manifest, which makes a store of the shards."""
+        """Write the manifest, which marks the store as finished."""
         if self.missing():
             raise ValueError(f"{self.path}: {len(self.missing())} shards are missing")
         names = [_name(number) for number in range(len(self.ranges))]
@@ -199,24 +213,27 @@ class StoreWriter:
 
 
 class BagStore:
-    """A finished store, mapped: reading the bags of a class touches their pages alone."""
+    """A finished store, memory-mapped, so that only the bags that are used are read from disk.
+
+    Raises an InputError if the folder is not a store, is unfinished or is inconsistent.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if not (path / PLAN).is_file():
             raise InputError(f"{path}: is not a bag store: it has no {PLAN}")
         if not (path / MANIFEST).is_file():
-            raise InputError(f"{path}: is not finished; run the same 'pairloc bags extract' again to go on")
+            raise InputError(f"{path}: is not finished; run the same 'pairloc bags extract' again to resume it")
         self.plan, self.manifest = read_model(path / PLAN, Plan), read_model(path / MANIFEST, Manifest)
         images = tuple(Image(image.id, image.file, None) for image in self.plan.images)
         self.dataset = Dataset(images, self.plan.classes, tuple(image.tags for image in self.plan.images))
         self._first = [shard.images[0] for shard in self.manifest.shards]
         edges = [0, *(shard.images[1] for shard in self.manifest.shards)]
         if self._first != edges[:-1] or edges[-1] != len(images) or any(a >= b for a, b in pairwise(edges)):
-            raise InputError(f"{path / MANIFEST}: its shards are not the {len(images)} images of {PLAN} in order")
+            raise InputError(f"{path / MANIFEST}: its shards do not cover the {len(images)} images of {PLAN} in order")
 
     def __reduce__(self) -> tuple[type["BagStore"], tuple[Path]]:
-        """Another process opens the store itself: what is mapped does not travel."""
+        """Pickle the path only: another process maps the files itself."""
         return BagStore, (self.path,)
 
     def __len__(self) -> int:
@@ -224,7 +241,7 @@ class BagStore:
 
     @property
     def unreadable(self) -> list[str]:
-        """What was said of images that could not be read."""
+        """Error messages of the images that could not be read."""
         return [line for shard in self.manifest.shards for line in shard.unreadable]
 
     @cached_property
@@ -232,7 +249,7 @@ class BagStore:
         return [{name: self._map(shard, name) for name in _DTYPES} for shard in self.manifest.shards]
 
     def _map(self, shard: NamedShard, name: str) -> npt.NDArray[Any]:
-        """An array of a shard; one that is not of the shape and type the shard says is an InputError."""
+        """Map an array of a shard; raise an InputError if its shape or type is not that of the shard."""
         file = self.path / shard.name / f"{name}.npy"
         try:
             array: npt.NDArray[Any] = np.load(file, mmap_mode="r" if file.stat().st_size > 1 << 16 else None)
@@ -241,17 +258,17 @@ class BagStore:
         n = shard.images[1] - shard.images[0]
         shape = {"offsets": (n + 1,), "sizes": (n, 2), "boxes": (shard.proposals, 4)}.get(name, (shard.proposals,))
         dimensions = 2 if name in ("boxes", "transfer", "class", "sizes") else 1
-        whole = array.dtype == _DTYPES[name] and array.ndim == dimensions and array.shape[: len(shape)] == shape
-        if whole and name == "offsets":
-            whole = array[0] == 0 and array[-1] == shard.proposals and bool((np.diff(array) >= 0).all())
-        if not whole:
+        intact = array.dtype == _DTYPES[name] and array.ndim == dimensions and array.shape[: len(shape)] == shape
+        if intact and name == "offsets":
+            intact = array[0] == 0 and array[-1] == shard.proposals and bool((np.diff(array) >= 0).all())
+        if not intact:
             raise InputError(f"{file}: is damaged ({array.dtype} of shape {list(array.shape)}); {_VERIFY}")
         return array
 
     def bag(self, index: int) -> Bag:
-        """The proposals of one image."""
-        place = int(np.searchsorted(self._first, index, side="right")) - 1
-        arrays, row = self._arrays[place], index - self._first[place]
+        """The proposals of the image at `index`."""
+        shard = int(np.searchsorted(self._first, index, side="right")) - 1
+        arrays, row = self._arrays[shard], index - self._first[shard]
         rows = slice(int(arrays["offsets"][row]), int(arrays["offsets"][row + 1]))
         width, height = arrays["sizes"][row].tolist()
         return Bag(
@@ -263,7 +280,7 @@ class BagStore:
         )
 
     def info(self) -> dict[str, object]:
-        """What is in the store."""
+        """Summarise the content of the store: counts, dimensions, size on disk, settings."""
         proposals = sum(shard.proposals for shard in self.manifest.shards)
         sample = self._arrays[0] if self._arrays else {}
         size = sum(file.stat().st_size for shard in self.manifest.shards for file in (self.path / shard.name).iterdir())
@@ -281,21 +298,21 @@ class BagStore:
         }
 
     def verify(self) -> list[str]:
-        """Every file whose content is not what was written, and every one that is gone."""
-        bad = []
+        """Check every file against its hash; return one line for each that is missing or has changed."""
+        problems = []
         key = store_key(self.plan.model_dump(mode="json", exclude={"key"}))
         if not key == self.plan.key == self.manifest.key:
-            bad.append(f"{self.path / PLAN}: does not have the key it was written with")
+            problems.append(f"{self.path / PLAN}: has changed: its key does not fit its content")
         for shard in self.manifest.shards:
             folder = self.path / shard.name
             try:
-                own = read_model(folder / FACTS, ShardFacts).model_dump()
+                facts = read_model(folder / FACTS, ShardFacts).model_dump()
             except InputError:
-                own = None
-            if own != shard.model_dump(exclude={"name"}):
-                bad.append(f"{folder / FACTS}: is not what the manifest says")
-            bad += damaged(folder, {f"{name}.npy": expected for name, expected in shard.files.items()})
-        return bad
+                facts = None
+            if facts != shard.model_dump(exclude={"name"}):
+                problems.append(f"{folder / FACTS}: differs from {MANIFEST}")
+            problems += damaged_files(folder, {f"{name}.npy": expected for name, expected in shard.files.items()})
+        return problems
 
 
 def _name(number: int) -> str:

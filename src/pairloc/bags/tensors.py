@@ -1,4 +1,4 @@
-"""Bags as padded tensors: what the training loops and re-localization work on."""
+"""Bags as padded tensors, for training and re-localization."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,15 @@ from pairloc.bags.store import Bag, BagStore
 from pairloc.errors import InputError
 from pairloc.settings import FeatureSettings
 
-_FITTED = 512  # bags a reduction is fitted to
+_FIT_BAGS = 512  # bags that a reduction is fitted to, at most
 
 
 class Bags:
-    """The N bags of a store, or some of them, with the features one side uses; B is the largest bag's size.
+    """N bags of a store, all or those at `indices`, padded to the size B of the largest bag.
 
-    Boxes are always held. Features are held on the device, reduced, if they fit into `memory` bytes; else they are
-    read from the store, which is mapped, whenever they are asked for.
+    Boxes (N, B, 4), objectness (N, B) and the mask `valid` (N, B) are always on the device. Features, reduced to d
+    dimensions, are cached on the device if they fit into `memory` bytes; otherwise every call reads them from the
+    store. The reduction is fitted to these bags unless one is given.
     """
 
     def __init__(
@@ -44,28 +45,28 @@ class Bags:
             boxes[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.boxes))
             objectness[row, : len(bag.boxes)] = torch.from_numpy(np.array(bag.objectness))
         self.boxes, self.objectness, self.valid = (t.to(self.device) for t in (boxes, objectness, valid))
-        self.sizes = [bag.size for bag in bags]  # width and height of every image; zeros where it could not be read
+        self.sizes = [bag.size for bag in bags]  # width and height of every image; zeros if it could not be read
         sizes = torch.tensor(self.sizes, dtype=torch.float32).reshape(-1, 2)
-        self.area = _area(boxes, sizes).to(self.device)  # (N, B) part of its image that a proposal covers
+        self.area = _area(boxes, sizes).to(self.device)  # (N, B) fraction of the image that a proposal covers
         self._geometry = _geometry(boxes, sizes, objectness, valid).to(self.device) if features.geometry else None
         self.reduction = (reduction or self._fit(features.dimensions, seed)).to(self.device)
-        self._held: Tensor | None = None
+        self._cached: Tensor | None = None
         if self.count * self.size * self.d * _dtype(self.device).itemsize <= memory:
-            held = torch.empty(self.count, self.size, self.d, device=self.device, dtype=_dtype(self.device))
+            cached = torch.empty(self.count, self.size, self.d, device=self.device, dtype=_dtype(self.device))
             for start in range(0, self.count, 256):
                 rows = torch.arange(start, min(start + 256, self.count))
-                held[start : start + 256] = self._read(rows)
-            self._held = held
+                cached[start : start + 256] = self._read(rows)
+            self._cached = cached
 
     @classmethod
     def of_tensors(cls, features: Tensor, boxes: Tensor, valid: Tensor, objectness: Tensor) -> "Bags":
-        """Bags that are there already: (N, B, d), (N, B, 4), (N, B) and (N, B), all on one device."""
+        """Make bags without a store: (N, B, d), (N, B, 4), (N, B) and (N, B), all on one device."""
         bags = cls.__new__(cls)
         bags.kind, bags.device, bags.indices = "transfer", features.device, list(range(len(features)))
         bags.count, bags.size = features.shape[:2]
-        bags.boxes, bags.valid, bags.objectness, bags._held = boxes, valid, objectness, features
+        bags.boxes, bags.valid, bags.objectness, bags._cached = boxes, valid, objectness, features
         bags.sizes = [(0, 0)] * bags.count
-        bags.area = torch.zeros_like(objectness)  # there are no images
+        bags.area = torch.zeros_like(objectness)  # unknown without images
         d = features.shape[2]
         bags._geometry = None
         bags.reduction = Reduction(torch.zeros(d, device=bags.device), torch.eye(d, device=bags.device))
@@ -73,21 +74,21 @@ class Bags:
 
     @property
     def d(self) -> int:
-        """Dimensions of a feature."""
+        """Number of dimensions of a feature, geometry included."""
         return self.reduction.d + (0 if self._geometry is None else GEOMETRY)
 
     def features(self, bags: Tensor) -> Tensor:
-        """All proposals of some bags (n,) -> (n, B, d); zeros where a bag has fewer."""
-        if self._held is not None:
-            return self._held[bags.to(self.device)].float()
+        """Features of all proposals of the bags (n,) -> (n, B, d); zeros in the padding."""
+        if self._cached is not None:
+            return self._cached[bags.to(self.device)].float()
         return self._read(bags)
 
     def chosen(self, bags: Tensor, proposals: Tensor) -> Tensor:
-        """Some proposals (n, m) of bags (n,) -> (n, m, d)."""
-        if self._held is None:
+        """Features of the proposals (n, m) of the bags (n,) -> (n, m, d)."""
+        if self._cached is None:
             features = self._read(bags)
             return features.gather(1, proposals.to(self.device)[..., None].expand(-1, -1, self.d))
-        return self._held[bags.to(self.device)[:, None], proposals.to(self.device)].float()
+        return self._cached[bags.to(self.device)[:, None], proposals.to(self.device)].float()
 
     def _raw(self, bag: Bag) -> Tensor:
         parts = {"transfer": [bag.transfer], "class": [bag.class_features], "both": [bag.transfer, bag.class_features]}
@@ -99,8 +100,8 @@ class Bags:
         if raw:
             if raw[0].shape[1] != len(self.reduction.mean):
                 raise InputError(
-                    f"{self.store.path}: its {self.kind} features are of {raw[0].shape[1]} dimensions, those that were "
-                    f"learned from of {len(self.reduction.mean)}: extract with the same class_features"
+                    f"{self.store.path}: its features ({self.kind}) have {raw[0].shape[1]} dimensions, but the scores "
+                    f"were learned from {len(self.reduction.mean)}; extract with the same class_features"
                 )
             flat = self.reduction(torch.cat(raw).to(self.device))
             for row, part in zip(out, torch.split(flat, [len(entry) for entry in raw]), strict=True):
@@ -110,14 +111,17 @@ class Bags:
         return out
 
     def _fit(self, dimensions: int, seed: int) -> Reduction:
-        some = np.random.default_rng(seed).permutation(self.count)[:_FITTED]
-        rows = [self._raw(self.store.bag(self.indices[row])) for row in sorted(some.tolist())]
-        return Reduction.fit(torch.cat(rows), dimensions)
+        subset = np.random.default_rng(seed).permutation(self.count)[:_FIT_BAGS]
+        rows = [self._raw(self.store.bag(self.indices[row])) for row in sorted(subset.tolist())]
+        values = torch.cat(rows)
+        if not values.shape[1]:
+            raise InputError(f"the bags have no features of kind {self.kind!r}; extract them, or use another kind")
+        return Reduction.fit(values, dimensions)
 
 
 def _area(boxes: Tensor, sizes: Tensor) -> Tensor:
-    known = (sizes > 0).all(dim=1)[:, None]  # imported bags may not say how large their images are
-    return known * (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1) / sizes.clamp(min=1).prod(dim=1)[:, None]
+    has_size = (sizes > 0).all(dim=1)[:, None]  # imported bags may lack the sizes of their images
+    return has_size * (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1) / sizes.clamp(min=1).prod(dim=1)[:, None]
 
 
 def _geometry(boxes: Tensor, sizes: Tensor, objectness: Tensor, valid: Tensor) -> Tensor:
@@ -125,5 +129,5 @@ def _geometry(boxes: Tensor, sizes: Tensor, objectness: Tensor, valid: Tensor) -
 
 
 def _dtype(device: torch.device) -> torch.dtype:
-    """What features are held in: a GPU has more bandwidth than room, a CPU is slow with halves."""
+    """Data type of cached features: half precision saves GPU memory, but is slow on a CPU."""
     return torch.float16 if device.type == "cuda" else torch.float32

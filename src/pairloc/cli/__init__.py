@@ -1,4 +1,4 @@
-"""The command line: one command per job. Nothing heavy is imported before a verb needs it."""
+"""The command line. Heavy modules are imported only when a command needs them."""
 
 import io
 import os
@@ -33,8 +33,8 @@ app.add_typer(outcome.detect_app, name="detect")
 
 
 def main() -> None:
-    """Run the command line; bad input is one sentence and exit status 2."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned away
+    """Run the command line; bad input prints one sentence and ends with exit status 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that partial files are removed
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -42,7 +42,7 @@ def main() -> None:
         app()
     except InputError as error:
         _fail(str(error))
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+    except BrokenPipeError:  # the program that reads our output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -51,7 +51,7 @@ def main() -> None:
         _fail(f"{error.filename or 'input or output'}: {reason(error)}")
     except KeyboardInterrupt:
         _fail("interrupted", status=_INTERRUPTED)
-    except SystemExit as end:  # typer makes one of a KeyboardInterrupt, and says nothing
+    except SystemExit as end:  # typer converts a KeyboardInterrupt to this without a message
         if end.code == _INTERRUPTED:
             _fail("interrupted", status=_INTERRUPTED)
         raise

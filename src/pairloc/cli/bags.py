@@ -1,4 +1,4 @@
-"""Commands on proposers and bags."""
+"""Commands for proposers and bags."""
 
 import json
 from enum import StrEnum
@@ -105,11 +105,11 @@ def bags_verify(store: Store) -> None:
     """Check every file of a store against its hash. The exit status is 1 if one differs."""
     from pairloc.bags.store import BagStore
 
-    bad = BagStore(store).verify()
-    for line in bad:
+    problems = BagStore(store).verify()
+    for line in problems:
         print(line)
-    print(f"{len(bad)} files differ" if bad else "all files are as they were written")
-    if bad:
+    print(f"{len(problems)} files differ" if problems else "no file has changed since it was written")
+    if problems:
         raise typer.Exit(1)
 
 
@@ -146,12 +146,12 @@ def bags_recall(
     from pairloc.evaluation.recall import recall_of_store
     from pairloc.formats.reading import read_annotated
 
-    found = recall_of_store(BagStore(store), *read_annotated(truth))
+    recall = recall_of_store(BagStore(store), *read_annotated(truth))
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(recall))
         return
-    print(f"{'':24} {'boxes':>7}  " + "  ".join(f"{name:>11}" for name in found["columns"]))
-    for row in found["rows"]:
+    print(f"{'':24} {'boxes':>7}  " + "  ".join(f"{name:>11}" for name in recall["columns"]))
+    for row in recall["rows"]:
         print(f"{row['name'][:24]:24} {row['boxes']:>7}  " + "  ".join(f"{value:11.3f}" for value in row["values"]))
-    ceiling = ", ".join(f"{value:.3f} {threshold}" for threshold, value in found["images"].items())
-    print(f"images whose class is covered by one of all proposals, mean over classes: {ceiling}")
+    ceiling = ", ".join(f"{value:.3f} {threshold}" for threshold, value in recall["images"].items())
+    print(f"images in which a proposal covers an object of the tag, mean over classes: {ceiling}")

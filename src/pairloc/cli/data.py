@@ -1,4 +1,4 @@
-"""Commands on data sets: check, split, generate and export them."""
+"""Commands for data sets: check, split, generate and export them."""
 
 import json
 import sys
@@ -44,9 +44,7 @@ def doctor(
     from pairloc.curation.doctor import examine
     from pairloc.progress import track
 
-    report = examine(
-        path, format, images, deep=deep, track=lambda pairs, total: track(pairs, total, "looking at images")
-    )
+    report = examine(path, format, images, deep=deep, track=lambda pairs, total: track(pairs, total, "checking images"))
     if as_json:
         print(json.dumps(report.to_json(), indent=1, ensure_ascii=False))
     else:
@@ -67,19 +65,19 @@ def _print_report(report: "Report", most: int) -> None:
         print(f"  classes  {summary.classes}: {listed}")
         sizes = ", ".join(f"{count} {name}" for name, count in summary.box_sizes.items())
         print(f"  boxes    {summary.boxes}" + (f": {sizes}" if summary.boxes else ""))
-        print(f"  images in {summary.folder or 'not looked at: name their folder with --images'}")
+        print(f"  folder   {summary.folder or 'not found, images not checked: name it with --images'}")
     for kind, count in sorted(report.findings.counts().items(), key=lambda item: KINDS[item[0]].severity):
         print(f"\n{KINDS[kind].severity}: {count} x {KINDS[kind].title}; {KINDS[kind].remedy}")
-        same = [finding for finding in report.findings if finding.kind == kind]
-        for finding in same[:most]:
+        of_kind = [finding for finding in report.findings if finding.kind == kind]
+        for finding in of_kind[:most]:
             print(f"  {finding.place}: {finding.problem}")
         if count > most:
             print(f"  ... and {count - most} more (--most, --json)")
     errors, warnings = len(report.findings.errors), len(report.findings) - len(report.findings.errors)
     verdict = "can be used" if report.usable else "cannot be used"
     if report.usable and not report.checked:
-        verdict += " as far as its annotations go"
-    print(f"\nThis data {verdict}: {errors} errors, {warnings} warnings, {report.checked} images looked at.")
+        verdict += ", judging by its annotations alone"
+    print(f"\nThis data {verdict}: {errors} errors, {warnings} warnings, {report.checked} images checked.")
 
 
 def scenes(
@@ -151,7 +149,7 @@ def split_classes(
 
     names = [name.strip() for entry in target for name in entry.split(",") if name.strip()]
     if not names:
-        raise InputError("--target names no class")
+        raise InputError("--target: names no class; give class names separated by commas")
     settings = {"annotations": str(annotations), "target": names, "mixed": mixed.value}
     with output_folder(out, "pairloc split classes", settings) as folder:
         split = splits.split_classes(read_annotated(annotations, format, images), names, mixed.value)
@@ -178,7 +176,7 @@ def split_ilsvrc100(
     import numpy as np
 
     from pairloc.curation import splits
-    from pairloc.formats.ilsvrc import read_ilsvrc, read_names
+    from pairloc.formats.ilsvrc import read_ilsvrc, read_image_set
     from pairloc.io import output_folder
 
     settings = {"root": str(root), "val1": str(val1), "boxes_per_class": boxes_per_class, "seed": seed}
@@ -186,7 +184,7 @@ def split_ilsvrc100(
         split = splits.split_ilsvrc100(
             read_ilsvrc(root, names),
             np.random.default_rng(seed),
-            val1=None if val1 is None else read_names(val1),
+            val1=None if val1 is None else read_image_set(val1),
             boxes_per_class=boxes_per_class,
         )
         split.write(folder)
@@ -198,7 +196,7 @@ def _print_split(split: "Split", out: Path) -> None:
     for part, counts in split.counts().items():
         print(f"  {part:7}" + ", ".join(f"{count} {what}" for what, count in counts.items()))
         if counts["images"] == 0:
-            print(f"pairloc: there is no {part} image in these annotations", file=sys.stderr)
+            print(f"pairloc: these annotations have no {part} image", file=sys.stderr)
 
 
 def export(
@@ -213,10 +211,10 @@ def export(
 ) -> None:
     """Convert boxes to the format that another program reads."""
     from pairloc.formats.reading import read_boxes
-    from pairloc.formats.writing import writable, write
+    from pairloc.formats.writing import check_writable, write
     from pairloc.io import output_folder
 
-    writable(to)  # before any work is done
+    check_writable(to)  # fail before any work is done
     with output_folder(out, "pairloc export", {"boxes": str(boxes), "to": to, "images": str(images)}) as folder:
         dataset, found = read_boxes(boxes, format, images)
         write(to, folder, dataset, found, images)

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their values become settings."""
+"""Options shared by several commands, and their conversion to settings."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pairloc.settings import Settings
 
 S = TypeVar("S", bound="Settings")
-_MOST_WORKERS = 8  # more are no faster
+_MAX_WORKERS = 8  # more are not faster
 
 Format = Annotated[str, typer.Option("--format", help="Format of the data set; auto recognises it.")]
 Images = Annotated[Path | None, typer.Option("--images", help="Folder that holds the images.")]
@@ -35,16 +35,19 @@ Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a setti
 
 
 def workers_of(count: int | None, device: str) -> int:
-    """The processes that read images: one reader cannot keep a GPU busy, a CPU has other work for its cores."""
+    """Default number of processes that read images: several with a GPU, which one cannot keep busy; none on a CPU."""
     from pairloc.platform import cores
 
     if count is not None:
         return count
-    return 0 if device == "cpu" else max(0, min(_MOST_WORKERS, cores() - 2))
+    return 0 if device == "cpu" else max(0, min(_MAX_WORKERS, cores() - 2))
 
 
 def settings_of(kind: "type[S]", values: Mapping[str, Any], changes: Sequence[str] = ()) -> "S":
-    """Settings from options and `--set`; a value out of range names its option."""
+    """Build settings from options and `--set KEY=VALUE` changes.
+
+    Raises an InputError that names the option if a key is unknown or a value is invalid.
+    """
     from pydantic import ValidationError
 
     from pairloc.io import first_problem
@@ -53,18 +56,18 @@ def settings_of(kind: "type[S]", values: Mapping[str, Any], changes: Sequence[st
     content = dict(values)
     for change in changes:
         set_value(content, change)
-    named = {change.partition("=")[0].strip().split(".")[0] for change in changes}
+    changed = {change.partition("=")[0].strip().split(".")[0] for change in changes}
     try:
         return kind.model_validate(content)
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else ""
-        option = "--set" if key in named or not key else "--" + key.replace("_", "-")
-        said = first_problem(error)
-        raise InputError(f"{option}: {said if option == '--set' else said.partition(': ')[2].lower()}") from error
+        option = "--set" if key in changed or not key else "--" + key.replace("_", "-")
+        problem = first_problem(error)
+        raise InputError(f"{option}: {problem if option == '--set' else problem.partition(': ')[2].lower()}") from error
 
 
 def refuse_other_file(out: Path, ours: bytes) -> None:
-    """Raise an InputError where a file to be written exists and is not one of ours, which begins with some bytes."""
+    """Raise an InputError if `out` exists and does not contain the bytes `ours`, which mark files of this command."""
     if out.is_dir():
         raise InputError(f"{out}: is a folder; name the file to write")
     if out.is_file():

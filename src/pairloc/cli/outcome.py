@@ -1,4 +1,4 @@
-"""Commands that measure and show results."""
+"""Commands that evaluate results, write reports, and train and use detectors."""
 
 import json
 from pathlib import Path
@@ -45,10 +45,10 @@ def evaluate(
     from pairloc.evaluation.table import evaluation_text as text
     from pairloc.formats.reading import read_annotated
 
-    found: dict[str, Any] = evaluation_of(
+    evaluation: dict[str, Any] = evaluation_of(
         boxes, *read_annotated(truth, format), tuple(iou or (0.5, 0.7)), strict=not at_least, against=against
     )
-    print(json.dumps(found) if as_json else text(found))
+    print(json.dumps(evaluation) if as_json else text(evaluation))
 
 
 def report(
@@ -77,18 +77,20 @@ def report(
     opened = [open_run(folder) for folder in runs]
     for run in opened:
         require_done(run, set(run.stages) - {"report"})
-    beside = out.with_name(f"{out.stem}_files")
+    files = out.with_name(f"{out.stem}_files")
     if not out.is_file():
-        refuse_other_work(beside, lambda folder: False)
-    if beside.is_dir():
-        refuse_links(beside)
-    shown = write_report(opened, out, embed=embed, figures=figures)
-    print(f"wrote {out}: {shown} images")
+        refuse_other_work(files, lambda folder: False)
+    if files.is_dir():
+        refuse_links(files)
+    count = write_report(opened, out, embed=embed, figures=figures)
+    print(f"wrote {out}: {count} images")
 
 
 HoldOut = Annotated[
     int,
-    typer.Option("--hold-out", min=0, help="Hold out one image in N: train on the others, evaluate on these. 0: none."),
+    typer.Option(
+        "--hold-out", min=0, help="Hold out one image in N: train on the others, evaluate on these; 0 disables it."
+    ),
 ]
 
 detect_app = typer.Typer(help="Train and use a detector on the boxes found.", no_args_is_help=True)
@@ -133,7 +135,7 @@ def detect_train(
     from pairloc.weights import PACKAGED, weights_folder
 
     if (boxes is None) == (truth is None):
-        raise InputError("name either --boxes or --truth")
+        raise InputError("give either --boxes or --truth")
     chosen = choose_device(device)
     values: dict[str, Any] = {"warm_up": 50} | read_preset(preset).get("proposer", {})
     values |= {
@@ -144,21 +146,21 @@ def detect_train(
     check_backbone(settings.backbone)
     claim_training(out)
     dataset: Dataset
-    found: ScoredBoxes | GroundTruth
+    train_boxes: ScoredBoxes | GroundTruth
     if boxes is not None:
-        dataset, found = read_boxes(boxes, images=images)
+        dataset, train_boxes = read_boxes(boxes, images=images)
     else:
         assert truth is not None
-        dataset, found = read_annotated(truth, images=images)
-    begin = None
+        dataset, train_boxes = read_annotated(truth, images=images)
+    initial = None
     if start is not None:
-        whole = start == PACKAGED or (Path(start) / "proposer").is_dir()  # weights or a run, rather than a proposer
-        begin = Proposer.load(weights_folder(start) / "proposer" if whole else Path(start))
-        alike = ("backbone", "pyramid", "levels", "anchor", "roi", "head", "image_size")  # how it is built
-        settings = settings.model_copy(update={name: getattr(begin.settings, name) for name in alike})
+        has_proposer = start == PACKAGED or (Path(start) / "proposer").is_dir()  # else it is a proposer itself
+        initial = Proposer.load(weights_folder(start) / "proposer" if has_proposer else Path(start))
+        architecture = ("backbone", "pyramid", "levels", "anchor", "roi", "head", "image_size")
+        settings = settings.model_copy(update={name: getattr(initial.settings, name) for name in architecture})
     if hold_out:
-        found = found.where(~held_out(dataset, hold_out)[found.image])
-    train_detector(dataset, found, settings, out, start=begin, device=chosen, log=print)
+        train_boxes = train_boxes.where(~held_out(dataset, hold_out)[train_boxes.image])
+    train_detector(dataset, train_boxes, settings, out, start=initial, device=chosen, log=print)
     print(f"wrote {out}")
 
 
@@ -193,22 +195,28 @@ def detect_evaluate(
     dataset, true = read_annotated(truth, images=images)
     if hold_out:
         kept = np.nonzero(held_out(dataset, hold_out))[0]
-        place = np.full(len(dataset), -1)
-        place[kept] = np.arange(len(kept))
-        dataset, true = dataset.subset(kept.tolist()), true.relabelled(place, np.arange(len(dataset.classes)))
+        new_index = np.full(len(dataset), -1)
+        new_index[kept] = np.arange(len(kept))
+        dataset, true = dataset.subset(kept.tolist()), true.relabelled(new_index, np.arange(len(dataset.classes)))
     chosen = choose_device(device)
     model = Proposer.load(detector, chosen)
-    found = relabelled(
+    detections = relabelled(
         detect(model, dataset, device=chosen, workers=workers_of(workers, chosen)), model.classes, dataset
     )
     if out is not None:
-        rows = zip(found.image, found.label, to_xywh(found.boxes).round(2).tolist(), found.score, strict=True)
+        rows = zip(
+            detections.image,
+            detections.label,
+            to_xywh(detections.boxes).round(2).tolist(),
+            detections.score,
+            strict=True,
+        )
         results = [
             {"image_id": dataset.images[i].id, "category_id": dataset.class_ids[c], "bbox": b, "score": float(s)}
             for i, c, b, s in rows
         ]
         write_json(out, results)
-    result = average_precision(dataset, true, found)
+    result = average_precision(dataset, true, detections)
     if as_json:
         print(json.dumps(asdict(result)))
         return

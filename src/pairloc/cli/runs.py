@@ -12,7 +12,7 @@ from pairloc.cli.options import Changes, Device, Format, Seed, Workers, refuse_o
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
-Finished = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
 def run(
@@ -35,7 +35,7 @@ def run(
 
     settings = read_config(config, changes or ())
     chosen = choose_device(device if device != "auto" else settings.device)
-    _show(Run(out or Path("runs") / config.stem, settings, chosen), dry_run=dry_run)
+    _run_and_print(Run(out or Path("runs") / config.stem, settings, chosen), dry_run=dry_run)
 
 
 def demo(
@@ -50,7 +50,7 @@ def demo(
     from pairloc.runs.run import Run
 
     start = time.perf_counter()
-    _show(Run(out, demo_settings(seed, fast=fast), choose_device(device)), dry_run=False)
+    _run_and_print(Run(out, demo_settings(seed, fast=fast), choose_device(device)), dry_run=False)
     print(f"{time.perf_counter() - start:.0f} s in all")
 
 
@@ -89,7 +89,7 @@ def localize(
     report.html, a page that shows the boxes.
     """
     from pairloc.platform import choose_device
-    from pairloc.runs.localize import localize as find
+    from pairloc.runs.localize import localize as run_localize
     from pairloc.runs.localize import localize_settings
 
     start, chosen = time.perf_counter(), choose_device(device)
@@ -97,30 +97,30 @@ def localize(
         images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, format=format, device=chosen,
         workers=workers_of(workers, chosen), processes=processes, seed=seed,
     )  # fmt: skip
-    found = find(settings, out, chosen)
-    print(f"{len(found.target)} images in {time.perf_counter() - start:.0f} s")
+    finished = run_localize(settings, out, chosen)
+    print(f"{len(finished.target)} images in {time.perf_counter() - start:.0f} s")
     print(f"boxes: {out / 'boxes.json'}")
     if fine_tune:
         print(f"all objects of every tag: {out / 'instances.json'}")
     print(f"report: {out / 'report.html'}")
 
 
-def _show(whole: "Run", *, dry_run: bool) -> None:
+def _run_and_print(run: "Run", *, dry_run: bool) -> None:
     from pairloc.evaluation.table import as_text
 
-    print(f"run in {whole.folder}:")
-    for name, state in whole.plan():
+    print(f"run in {run.folder}:")
+    for name, state in run.plan():
         print(f"  {name:14} {state}")
     if dry_run:
         return
-    evaluation = whole.run()
+    evaluation = run.run()
     print()
     print(as_text(evaluation))
-    print(f"boxes: {whole.folder / 'boxes.json'}, of each method in METHOD/boxes.json")
-    print(f"report: {whole.folder / 'report.html'}")
+    print(f"boxes: {run.folder / 'boxes.json'}; those of each method: METHOD/boxes.json")
+    print(f"report: {run.folder / 'report.html'}")
 
 
-def verify(folder: Finished) -> None:
+def verify(folder: RunFolder) -> None:
     """Check that no file of a run has changed since it was written. The exit status is 1 if one has."""
     from pairloc.runs.sealing import broken
 
@@ -129,11 +129,11 @@ def verify(folder: Finished) -> None:
         print(line)
     if lines:
         raise typer.Exit(1)
-    print(f"{folder}: every file is what was written")
+    print(f"{folder}: no file has changed since it was written")
 
 
 def clean(
-    folder: Finished, yes: Annotated[bool, typer.Option("--yes", help="Do not ask before removing.")] = False
+    folder: RunFolder, yes: Annotated[bool, typer.Option("--yes", help="Do not ask before removing.")] = False
 ) -> None:
     """Remove the results that a run keeps aside: those of earlier settings, and damaged ones."""
     from pairloc.errors import InputError
@@ -172,13 +172,13 @@ def study_init(
     from pairloc.runs.run import open_run
     from pairloc.runs.runner import require_done
 
-    whole = open_run(folder, choose_device(device))
-    require_done(whole, {"bags", "transfer", "calibration"})
+    run = open_run(folder, choose_device(device))
+    require_done(run, {"bags", "transfer", "calibration"})
     claim_folder(out, "init.csv")
-    indices, dataset, truth = whole.sample(images)
+    indices, dataset, truth = run.sample(images)
     points = study_init(
-        whole.target_bags, dataset, truth, whole.learned, whole.settings.localization, indices=indices,
-        device=learning_device(whole.device), memory=whole.memory, log=print,
+        run.target_bags, dataset, truth, run.learned, run.settings.localization, indices=indices,
+        device=learning_device(run.device), memory=run.memory, log=print,
     )  # fmt: skip
     write_study(points, out)
     print(f"wrote {out}")
@@ -203,12 +203,12 @@ def tune(
 
     refuse_other_file(out, b'"made_by": "pairloc tune"')
     chosen = choose_device(device)
-    whole = open_run(folder, chosen)
-    require_done(whole, {"bags"})
-    store = whole.source_bags
+    run = open_run(folder, chosen)
+    require_done(run, {"bags"})
+    store = run.source_bags
     drawn = [draw_classes(store.dataset, classes, seed) for seed in range(draws)]
-    targets = [PlayingTarget(store, whole.source, draw, chosen) for draw in drawn]
-    transfer, localization, tried = search(targets, whole.settings.transfer, whole.settings.localization, log=print)
+    targets = [PlayingTarget(store, run.source, draw, chosen) for draw in drawn]
+    transfer, localization, tried = search(targets, run.settings.transfer, run.settings.localization, log=print)
     content = {
         "made_by": "pairloc tune",
         "transfer": transfer.model_dump(),

@@ -1,1 +1,1 @@
-"""What prepares data: the doctor, splits, generated scenes."""
+"""Preparation of data: the doctor, splits into source and target, generated scenes."""

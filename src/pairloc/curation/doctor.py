@@ -1,4 +1,4 @@
-"""What is in a data set, and everything in it that will hurt later."""
+"""The doctor: summarise a data set and find the problems that would matter later."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pairloc.boxes import Size
-from pairloc.datasets.building import EDGE, Parsed, images_below
+from pairloc.datasets.building import EDGE_TOLERANCE, Parsed, images_below
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.findings import KINDS, Findings
 from pairloc.errors import InputError
@@ -19,35 +19,35 @@ Track = Callable[[Iterable[tuple[str, Path]], int], Iterable[tuple[str, Path]]]
 
 @dataclass(frozen=True)
 class Summary:
-    """One data set in numbers."""
+    """Statistics of one data set."""
 
     file: str
     format: str
-    folder: str | None  # where the images were looked for
+    folder: str | None  # image folder, None if it was not found
     images: int
     classes: int
     boxes: int
     tags_per_image: float
-    most_tags: int
+    most_tags: int  # largest number of tags of an image
     images_per_class: dict[str, int]
-    box_sizes: dict[str, int]  # boxes by area: small < 32^2 <= medium < 96^2 <= large, in pixels
+    box_sizes: dict[str, int]  # number of boxes by area: small < 32^2 <= medium < 96^2 <= large, in pixels
 
 
 @dataclass
 class Report:
-    """The summaries of one or several data sets, and what was found in them."""
+    """The summaries of one or several data sets, and the findings in them."""
 
     summaries: list[Summary] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
-    checked: int = 0  # how many were looked at
+    checked: int = 0  # number of image files checked
 
     @property
     def usable(self) -> bool:
-        """Whether nothing was found that makes the data unusable."""
+        """Whether the data can be used: there are no errors, only warnings."""
         return not self.findings.errors
 
     def to_json(self) -> dict[str, object]:
-        """The report for other programs."""
+        """The report as a value for JSON."""
         findings = [
             {"kind": finding.kind, "severity": finding.severity, "place": finding.place, "problem": finding.problem,
              "remedy": KINDS[finding.kind].remedy}
@@ -65,9 +65,10 @@ def examine(
     deep: bool = False,
     track: Track = lambda pairs, total: pairs,
 ) -> Report:
-    """Read a data set, or every data set of a folder that holds several, and look at its images.
+    """Read a data set, or every data set of a folder with several, and check its images.
 
-    Image headers are read, bodies only with `deep`. `track` may wrap the loop over images in a progress bar.
+    Only image headers are read; `deep` also decodes the pixels. `track` may wrap the loop over images in a progress
+    bar. Raises an InputError if there is no data set, or the only one cannot be read.
     """
     report = Report()
     datasets = []
@@ -83,7 +84,7 @@ def examine(
         report.summaries.append(_summary(file, file_format, parsed))
         _check_tags(str(file), parsed.dataset, report.findings)
         if parsed.dataset.folder is None and len(parsed.dataset):
-            report.findings.add("no-image-files", file, "none of its images lies beside it")
+            report.findings.add("no-image-files", file, "none of its images were found next to it")
         datasets.append((file, parsed))
     _check_images(datasets, report, deep, track)
     return report
@@ -132,7 +133,7 @@ def _check_tags(place: str, dataset: Dataset, findings: Findings) -> None:
 
 
 def _check_images(sources: list[tuple[Path, Parsed]], report: Report, deep: bool, track: Track) -> None:
-    """Look at every image once, however many of the data sets name it."""
+    """Check every image file once, even if several data sets list it."""
     entries: dict[Path, list[Image]] = {}
     sizes: dict[Path, Size] = {}
     datasets = [parsed.dataset for _, parsed in sources]
@@ -140,12 +141,13 @@ def _check_images(sources: list[tuple[Path, Parsed]], report: Report, deep: bool
         for index, image in enumerate(dataset.images) if dataset.folder is not None else ():
             entries.setdefault(dataset.path(index), []).append(image)
     report.checked = len(entries)
-    named = {(finding.kind, finding.place) for finding in report.findings}  # by a reader that had to open images
+    # Some readers open the images themselves and have already reported the unreadable ones.
+    reported = {(finding.kind, finding.place) for finding in report.findings}
     for name, path in track(((str(path), path) for path in entries), len(entries)):
         try:
             header = read_header(path, deep=deep)
         except ImageError as error:
-            if (error.kind, name) not in named:
+            if (error.kind, name) not in reported:
                 report.findings.add(error.kind, name, str(error))
             continue
         sizes[path] = header.size
@@ -155,31 +157,33 @@ def _check_images(sources: list[tuple[Path, Parsed]], report: Report, deep: bool
             _check_size(image, header, name, report.findings)
     for _, parsed in sources:
         _check_boxes(parsed, sizes, report.findings)
-    folders = {parsed.dataset.folder for file, parsed in sources if _is_its_own(parsed.dataset.folder, file)}
+    folders = {parsed.dataset.folder for file, parsed in sources if _is_image_folder(parsed.dataset.folder, file)}
     for folder in sorted(folder for folder in folders if folder is not None):
         for file in images_below(folder):
             if folder / file not in entries:
-                report.findings.add("unlisted-image", str(folder / file), "is in the image folder only")
+                report.findings.add(
+                    "unlisted-image", str(folder / file), "is in the image folder, but not in the annotations"
+                )
 
 
-def _is_its_own(folder: Path | None, file: Path) -> bool:
-    """Whether a folder holds this data set's images, rather than the data set among other things."""
+def _is_image_folder(folder: Path | None, file: Path) -> bool:
+    """Whether a folder is only for the images of this data set: not so if it is a parent of the data set's folder."""
     return folder is not None and folder.resolve() not in file.resolve().parent.parents
 
 
 def _check_boxes(parsed: Parsed, sizes: dict[Path, Size], findings: Findings) -> None:
-    """Boxes against the images, where the annotations gave no size to check them against."""
+    """Check boxes against the image files where the annotations give no image size."""
     dataset = parsed.dataset
     unsized = {index for index, image in enumerate(dataset.images) if image.size is None and dataset.folder is not None}
     for image, box, place in zip(parsed.image.tolist(), parsed.boxes, parsed.places, strict=True):
         size = sizes.get(dataset.path(image)) if image in unsized else None
-        if size is not None and (box[2:] > np.array(size) + EDGE).any():
-            findings.add("box-outside", place, f"the box leaves its image of {size[0]} x {size[1]}")
+        if size is not None and (box[2:] > np.array(size) + EDGE_TOLERANCE).any():
+            findings.add("box-outside", place, f"the box extends beyond its image of {size[0]} x {size[1]} pixels")
 
 
 def _check_size(image: Image, header: Header, place: str, findings: Findings) -> None:
     if image.size is None or image.size == header.size:
         return
-    given, shown = (f"{width} x {height}" for width, height in (image.size, header.size))
+    given, actual = (f"{width} x {height}" for width, height in (image.size, header.size))
     kind = "rotated-boxes" if image.size == header.stored else "wrong-size"
-    findings.add(kind, place, f"image {image.id} is given as {given}, the image is {shown} as shown")
+    findings.add(kind, place, f"the annotations give image {image.id} as {given}, but the upright image is {actual}")

@@ -1,7 +1,7 @@
-"""The objects of generated scenes: every class is a function that draws itself a little differently each time.
+"""The objects of generated scenes: one function per class, which draws a random variant of its shape.
 
 A drawing is a list of parts in painting order. A part is an ink (0 main, 1 second, 2 accent) and a polygon (n, 2) in
-a square of about -1 ... 1, y downwards. Shape varies here; pose, size, colour, texture and occlusion in `scenes`.
+the square from -1 to 1, y downwards. Pose, size, colour, texture and occlusion vary in `scenes`.
 """
 
 from collections.abc import Callable
@@ -16,23 +16,23 @@ Rng = np.random.Generator
 
 
 def polygon(*points: tuple[float, float]) -> Floats:
-    """A polygon by its corners."""
+    """A polygon by its corners: (n, 2)."""
     return np.array(points, dtype=np.float64)
 
 
 def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:
-    """An upright rectangle."""
+    """An axis-aligned rectangle: (4, 2)."""
     return polygon((x1, y1), (x2, y1), (x2, y2), (x1, y2))
 
 
 def ellipse(x: float, y: float, rx: float, ry: float, start: float = 0, end: float = 360) -> Floats:
-    """An ellipse about (x, y), or the sector of it between two angles in degrees, clockwise from the right."""
+    """An ellipse with centre (x, y), or its arc between two angles in degrees, clockwise from the right: (28, 2)."""
     angles = np.radians(np.linspace(start, end, 28))
     return np.stack([x + rx * np.cos(angles), y + ry * np.sin(angles)], axis=1)
 
 
 def band(x: float, y: float, outer: float, inner: float, start: float = 0, end: float = 360) -> Floats:
-    """A ring, or an arc of it, between two radii."""
+    """A ring between two radii, or an arc of it: (56, 2)."""
     return np.concatenate([ellipse(x, y, outer, outer, start, end), ellipse(x, y, inner, inner, end, start)])
 
 

@@ -1,4 +1,4 @@
-"""Source and target: which classes and images the method learns from, and which it has to localize."""
+"""Splits of annotated data into a source, to learn from, and a target, to localize."""
 
 import os
 from collections import Counter
@@ -28,14 +28,14 @@ COCO17 = (
 
 @dataclass(frozen=True)
 class Split:
-    """A source with its boxes, a target with the truth that only evaluation may see, sometimes a test set."""
+    """A source, a target whose ground truth is for evaluation only, and optionally a test set."""
 
     source: Annotated
     target: Annotated
     test: Annotated | None = None
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Images, boxes and classes of every part."""
+        """The numbers of images, boxes and classes of every part."""
         parts = {"source": self.source, "target": self.target} | ({"test": self.test} if self.test else {})
         return {
             name: {"images": len(dataset), "boxes": len(truth), "classes": len(dataset.classes)}
@@ -43,7 +43,7 @@ class Split:
         }
 
     def write(self, folder: Path) -> None:
-        """Write `source.json`, `target_tags.csv`, `target_truth.json` and, where there is one, `test_truth.json`."""
+        """Write `source.json`, `target_tags.csv`, `target_truth.json` and, with a test set, `test_truth.json`."""
         files = {"source": self.source, "target_truth": self.target} | ({"test_truth": self.test} if self.test else {})
         for name, (dataset, truth) in files.items():
             content = to_coco(
@@ -59,37 +59,41 @@ class Split:
 
 
 def split_coco17(train: Annotated, val: Annotated | None = None) -> Split:
-    """The paper's COCO protocol: 17 target classes, the others are source; crowd boxes do not count.
+    """The COCO protocol of the paper: 17 target classes, all others are source classes; crowd boxes do not count.
 
-    Source: training images with a source-class box, without their target-class boxes. Target: training images whose
-    boxes are all of target classes, and validation images with a target-class box.
+    Source: training images with a source-class box; their target-class boxes are removed. Target: training images with
+    target-class boxes only, and validation images with a target-class box.
     """
     parts = [train] if val is None else [train, val]
     dataset, truth = merge(parts)
     targets = [label for label, name in enumerate(dataset.classes) if name in COCO17]
     is_train = np.arange(len(dataset)) < len(train[0])
-    has_source, has_target = _shows(dataset, targets)
+    has_source, has_target = _class_masks(dataset, targets)
     return Split(
-        source=cut(dataset, truth, is_train & has_source, _others(dataset, targets)),
-        target=cut(dataset, truth, has_target & ~(is_train & has_source), targets),
+        source=restrict(dataset, truth, is_train & has_source, _source_labels(dataset, targets)),
+        target=restrict(dataset, truth, has_target & ~(is_train & has_source), targets),
     )
 
 
 def split_classes(annotated: Annotated, target: Sequence[str], mixed: Mixed = "source") -> Split:
-    """Any data set by target class names; `mixed` says where images that show both kinds of classes go."""
+    """Split any data set by target class names.
+
+    `mixed` says where images with source and target classes go. Raises an InputError if a target class is unknown or
+    no source class is left.
+    """
     dataset, truth = annotated
     for name in target:
         if name not in dataset.classes:
-            known = ", ".join(sorted(dataset.classes)[:40])
-            raise InputError(f"there is no class {name!r} in this data set; it has {known}")
+            names = ", ".join(sorted(dataset.classes)[:40])
+            raise InputError(f"there is no class {name!r} in this data set; its classes are {names}")
     targets = [dataset.classes.index(name) for name in dict.fromkeys(target)]
     if len(targets) == len(dataset.classes):
-        raise InputError("all classes are target classes; leave some as source")
-    has_source, has_target = _shows(dataset, targets)
+        raise InputError("all classes are target classes; leave some as source classes")
+    has_source, has_target = _class_masks(dataset, targets)
     both = has_source & has_target
     return Split(
-        source=cut(dataset, truth, has_source & ~(both & (mixed == "target")), _others(dataset, targets)),
-        target=cut(dataset, truth, has_target & ~(both & (mixed == "source")), targets),
+        source=restrict(dataset, truth, has_source & ~(both & (mixed == "target")), _source_labels(dataset, targets)),
+        target=restrict(dataset, truth, has_target & ~(both & (mixed == "source")), targets),
     )
 
 
@@ -100,11 +104,12 @@ def split_ilsvrc100(
     val1: Collection[str] | None = None,
     boxes_per_class: int = 1000,
 ) -> Split:
-    """The paper's ILSVRC 2013 protocol: of the classes in alphabetical order the first half is source.
+    """The ILSVRC 2013 protocol of the paper: in alphabetical order, the first half of the classes is source.
 
-    Images lie below `train/` and `val/`. `val1` names the validation images of the first half; without it the
-    validation set is halved so that classes are balanced. val1 gets training images until every class has
-    `boxes_per_class` boxes; source and target are its images with a box of their classes, the test set is val2's.
+    Images are in `train/` and `val/`. `val1` lists the images of the first half of the validation set; by default the
+    validation set is halved at random with balanced classes. Training images are added to val1 until every class has
+    `boxes_per_class` boxes. Source and target are the images of this set with a box of their classes; the test set
+    consists of the images of val2 with a target class.
     """
     dataset, truth = annotated
     if len(dataset.classes) < 2:
@@ -122,41 +127,44 @@ def split_ilsvrc100(
     for label in order:
         candidates = generator.permutation(np.flatnonzero(~is_val & ~used & (counts[:, label] > 0)))
         missing = boxes_per_class - counts[used, label].sum()
-        gained = np.concatenate([[0], np.cumsum(counts[candidates, label])])[:-1]  # before each candidate is added
+        gained = np.concatenate([[0], np.cumsum(counts[candidates, label])])[:-1]  # boxes gained before each candidate
         used[candidates[gained < missing]] = True
-    has_source, has_target = _shows(dataset, targets)
+    has_source, has_target = _class_masks(dataset, targets)
     return Split(
-        source=cut(dataset, truth, used & has_source, _others(dataset, targets)),
-        target=cut(dataset, truth, used & has_target, targets),
-        test=cut(dataset, truth, is_val & ~in_val1 & has_target, targets),
+        source=restrict(dataset, truth, used & has_source, _source_labels(dataset, targets)),
+        target=restrict(dataset, truth, used & has_target, targets),
+        test=restrict(dataset, truth, is_val & ~in_val1 & has_target, targets),
     )
 
 
-def cut(dataset: Dataset, truth: GroundTruth, images: Bools, labels: Sequence[int]) -> Annotated:
-    """The data set with these images (n,) and classes only; ids stay."""
+def restrict(dataset: Dataset, truth: GroundTruth, images: Bools, labels: Sequence[int]) -> Annotated:
+    """Restrict a data set to the images of a mask (n,) and to some classes; ids stay unchanged."""
     image_map = np.where(images, np.cumsum(images) - 1, -1)
     label_map = np.full(len(dataset.classes), -1)
     label_map[list(labels)] = np.arange(len(labels))
     kept = np.flatnonzero(images).tolist()
     tags = (tuple(label_map[list(dataset.tags[index])].tolist()) for index in kept)
-    smaller = Dataset(
+    restricted = Dataset(
         tuple(dataset.images[index] for index in kept),
         tuple(dataset.classes[label] for label in labels),
         tuple(tuple(sorted(label for label in entry if label >= 0)) for entry in tags),
         tuple(dataset.class_ids[label] for label in labels),
         dataset.folder,
     )
-    return smaller, truth.relabelled(image_map, label_map)
+    return restricted, truth.relabelled(image_map, label_map)
 
 
 def merge(parts: Sequence[Annotated]) -> Annotated:
-    """Several data sets as one, classes matched by name; file names gain their folder where the folders differ."""
+    """Merge data sets; classes are matched by name, file names get their folder as a prefix if the folders differ.
+
+    Raises an InputError if two images have the same id or file.
+    """
     classes = tuple(dict.fromkeys(name for dataset, _ in parts for name in dataset.classes))
     ids = {
         name: id for dataset, _ in reversed(parts) for name, id in zip(dataset.classes, dataset.class_ids, strict=True)
     }
     if len(set(ids.values())) < len(ids):
-        ids = {name: number for number, name in enumerate(classes, start=1)}
+        ids = {name: id for id, name in enumerate(classes, start=1)}
     folder, prefixes = _common_folder([dataset.folder for dataset, _ in parts])
     images: list[Image] = []
     tags: list[tuple[int, ...]] = []
@@ -169,7 +177,9 @@ def merge(parts: Sequence[Annotated]) -> Annotated:
     for what in ("id", "file"):
         [(value, times)] = Counter(getattr(image, what) for image in images).most_common(1) or [("", 0)]
         if times > 1:
-            raise InputError(f"two of these data sets have an image of {what} {value!r}; they cannot be joined")
+            raise InputError(
+                f"two of these data sets have an image with {what} {value!r} and cannot be merged; make it unique"
+            )
     columns = [
         np.concatenate([getattr(truth, name) for truth in truths]) for name in ("image", "label", "boxes", "ignored")
     ]
@@ -179,38 +189,43 @@ def merge(parts: Sequence[Annotated]) -> Annotated:
 
 
 def _common_folder(folders: list[Path | None]) -> tuple[Path | None, list[str]]:
-    known = [folder.resolve() for folder in folders if folder is not None]
-    if len(known) < len(folders) or len(set(known)) == 1:
-        return (known[0] if len(known) == len(folders) else None), [""] * len(folders)
-    common = Path(os.path.commonpath(known))
-    return common, ["" if folder == common else f"{folder.relative_to(common).as_posix()}/" for folder in known]
+    """The deepest folder that contains all image folders, and the prefix of each below it."""
+    resolved = [folder.resolve() for folder in folders if folder is not None]
+    if len(resolved) < len(folders) or len(set(resolved)) == 1:
+        return (resolved[0] if len(resolved) == len(folders) else None), [""] * len(folders)
+    common = Path(os.path.commonpath(resolved))
+    return common, ["" if folder == common else f"{folder.relative_to(common).as_posix()}/" for folder in resolved]
 
 
-def _shows(dataset: Dataset, targets: Sequence[int]) -> tuple[Bools, Bools]:
-    """Whether each image shows a source class, and whether it shows a target class: (images,), (images,)."""
-    wanted = set(targets)
-    has_source = np.array([any(label not in wanted for label in tags) for tags in dataset.tags], dtype=np.bool_)
-    has_target = np.array([any(label in wanted for label in tags) for tags in dataset.tags], dtype=np.bool_)
+def _class_masks(dataset: Dataset, targets: Sequence[int]) -> tuple[Bools, Bools]:
+    """Masks of the images with a source class and of those with a target class: (images,), (images,)."""
+    target_set = set(targets)
+    has_source = np.array([any(label not in target_set for label in tags) for tags in dataset.tags], dtype=np.bool_)
+    has_target = np.array([any(label in target_set for label in tags) for tags in dataset.tags], dtype=np.bool_)
     return has_source, has_target
 
 
-def _others(dataset: Dataset, targets: Sequence[int]) -> list[int]:
+def _source_labels(dataset: Dataset, targets: Sequence[int]) -> list[int]:
     return [label for label in range(len(dataset.classes)) if label not in set(targets)]
 
 
 def _box_counts(dataset: Dataset, truth: GroundTruth) -> Floats:
+    """Number of boxes of every class in every image, without ignored ones: (images, classes)."""
     counts = np.zeros((len(dataset), len(dataset.classes)))
     np.add.at(counts, (truth.image[~truth.ignored], truth.label[~truth.ignored]), 1)
     return counts
 
 
 def _balanced_half(shows: Bools, generator: np.random.Generator, tries: int = 200) -> Bools:
-    """A half of the images in which every class has about half of its images: shows (n, classes) -> (n,)."""
+    """Mask of a random half of the images with about half of the images of every class: (n, classes) -> (n,).
+
+    The most balanced of `tries` random halves.
+    """
     n, totals = len(shows), shows.sum(axis=0)
-    best, least = np.arange(n) < n // 2, np.inf
+    best, best_imbalance = np.arange(n) < n // 2, np.inf
     for _ in range(tries):
         half = generator.permutation(n) < n // 2
         imbalance = (np.abs(2 * shows[half].sum(axis=0) - totals) / np.maximum(totals, 1)).max(initial=0)
-        if imbalance < least:
-            best, least = half, imbalance
+        if imbalance < best_imbalance:
+            best, best_imbalance = half, imbalance
     return best

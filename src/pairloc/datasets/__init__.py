@@ -1,1 +1,1 @@
-"""Data sets: images with tags, the boxes of annotated ones, boxes that a program found, folds."""
+"""Data sets: images with tags, ground-truth boxes, predicted boxes with scores, folds."""

@@ -1,4 +1,4 @@
-"""The one place where what a reader found becomes a `Dataset`: names, ids, paths and boxes are checked here."""
+"""`Builder` collects what a reader finds and builds a `Dataset`; it checks names, ids, paths and boxes."""
 
 import itertools
 import math
@@ -17,31 +17,32 @@ from pairloc.errors import InputError, shown
 from pairloc.io import reason
 
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-EDGE = 1.0  # px a box may leave its image unremarked: formats differ by one in where they count from
-_LONGEST_SIDE = 1 << 20
-_FARTHEST = 1e7  # px; no image reaches so far
-_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, half characters, line and paragraph ends
+EDGE_TOLERANCE = 1.0  # pixels a box may extend beyond its image without a finding: formats count from 0 or from 1
+_MAX_SIDE = 1 << 20  # pixels
+_MAX_COORDINATE = 1e7  # pixels; beyond any image
+# Unicode categories: control characters, lone surrogates, line and paragraph separators.
+_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a reader made of a file: a data set, and its boxes (n) in columns."""
+    """The result of reading a file: a data set, and its n boxes as columns."""
 
     dataset: Dataset
-    image: Ints  # (n,)
-    label: Ints  # (n,)
-    boxes: Floats  # (n, 4)
-    ignored: Bools  # (n,)
-    score: Floats  # (n,) NaN where there is none
-    places: tuple[object, ...]  # (n,) where each box stands
+    image: Ints  # (n,) index into Dataset.images
+    label: Ints  # (n,) index into Dataset.classes
+    boxes: Floats  # (n, 4) x1, y1, x2, y2
+    ignored: Bools  # (n,) crowd and difficult boxes
+    score: Floats  # (n,) NaN for a box without a score
+    places: tuple[object, ...]  # (n,) place of each box in its file, for messages
 
 
 class Builder:
-    """Takes images, classes, tags and boxes from a reader in any order the format has them.
+    """Collects images, classes, tags and boxes from a reader, in the order of the format.
 
-    Whatever cannot be used becomes a finding and is left out, so that a reader can go on and `doctor` can name
-    everything at once; `read` turns the first error into an InputError. A place may be anything whose text names it:
-    it becomes text only when there is something to say.
+    An entry that cannot be used becomes a finding and is skipped, so that reading continues and `doctor` can list all
+    problems; `read` raises the first error as an InputError. The argument `place` says where in the file an entry is:
+    any object whose `str` names it. It is converted only for a finding, since a file may have millions of entries.
     """
 
     def __init__(self, findings: Findings, images: Path | None = None) -> None:
@@ -59,26 +60,26 @@ class Builder:
     def image(
         self, file: object, place: object, *, id: object = None, size: tuple[object, object] | None = None
     ) -> int:
-        """Add an image; its index, or -1 where it cannot be one. Without an id images count from 1.
+        """Add an image and return its index, or -1 if it is rejected. The default ids are 1, 2, ...
 
-        What belongs to an image that was refused is not reported again: boxes of a second entry for one file go to the
-        first, those of an entry without a usable name go nowhere.
+        The boxes of a rejected image cause no further findings: those of a second entry for the same file go to the
+        first entry, those of an entry without a valid name are dropped.
         """
         name = self.file_name(file, place)
         if name is None:
-            refused = whole(id)
-            if isinstance(refused, int | str):
-                self._by_id.setdefault(refused, -1)
+            rejected_id = int_if_whole(id)
+            if isinstance(rejected_id, int | str):
+                self._by_id.setdefault(rejected_id, -1)
             return -1
         if id is None:
-            id = next(number_ for number_ in itertools.count(len(self.images) + 1) if number_ not in self._by_id)
-        id = whole(id)
-        if isinstance(id, bool) or not (isinstance(id, int) or (isinstance(id, str) and is_text(id))):
-            return self._refuse("bad-entry", place, f"image id is {shown(id)}, not a number or text")
+            id = next(number for number in itertools.count(len(self.images) + 1) if number not in self._by_id)
+        id = int_if_whole(id)
+        if isinstance(id, bool) or not (isinstance(id, int) or (isinstance(id, str) and is_valid_name(id))):
+            return self._refuse("bad-entry", place, f"image id is {shown(id)}, not a number or a string")
         if id in self._by_id:
-            return self._refuse("duplicate-id", place, f"image id {shown(id)} was used before")
+            return self._refuse("duplicate-id", place, f"image id {shown(id)} is already used")
         if name in self._by_file:
-            self._refuse("duplicate-image", place, f"{name!r} was listed before")
+            self._refuse("duplicate-image", place, f"{name!r} was already listed")
             self._by_id[id] = self._by_file[name]
             return self._by_file[name]
         self._by_id[id] = self._by_file[name] = len(self.images)
@@ -87,32 +88,32 @@ class Builder:
         return len(self.images) - 1
 
     def find_image(self, id: object) -> int | None:
-        """The index of the image with this id."""
-        id = whole(id)
+        """The index of the image with this id; -1 if it was rejected, None if there is none."""
+        id = int_if_whole(id)
         return self._by_id.get(id) if isinstance(id, int | str) and not isinstance(id, bool) else None
 
     def find_file(self, name: str) -> int | None:
-        """The index of the image with this (already checked) file name."""
+        """The index of the image with this file name, as returned by `file_name`; None if there is none."""
         return self._by_file.get(name)
 
     def file_name(self, file: object, place: object) -> str | None:
-        """An image's name below the image folder, or None with a finding."""
-        if not isinstance(file, str) or not is_text(file):
-            self.findings.add("bad-entry", place, f"the file name is {shown(file)}")
+        """Check and normalize a file name relative to the image folder; None, with a finding, if it is invalid."""
+        if not isinstance(file, str) or not is_valid_name(file):
+            self.findings.add("bad-entry", place, f"the file name is {shown(file)}, which is not a valid name")
             return None
         path = PurePosixPath(file.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or (path.parts and path.parts[0].endswith(":")):
             self.findings.add("path-outside", place, f"the file name is {shown(file)}")
             return None
         if not path.name or max(len(part.encode()) for part in path.parts) > 255:
-            self.findings.add("bad-entry", place, f"the file name is {shown(file)}")
+            self.findings.add("bad-entry", place, f"the file name is {shown(file)}, which is not a valid name")
             return None
         return path.as_posix()
 
     def label(self, name: object, place: object, *, id: int | None = None) -> int:
-        """The index of a class, added where it is new; -1 where the name cannot be one."""
-        if not isinstance(name, str) or not is_text(name):
-            return self._refuse("bad-entry", place, f"the class name is {shown(name)}")
+        """Return the index of a class and add it if it is new; -1 if the name is invalid."""
+        if not isinstance(name, str) or not is_valid_name(name):
+            return self._refuse("bad-entry", place, f"the class name is {shown(name)}, which is not a valid name")
         name = name.strip()
         if name not in self.classes:
             self.classes[name] = len(self.classes)
@@ -120,7 +121,7 @@ class Builder:
         return self.classes[name]
 
     def tag(self, image: int, label: int) -> None:
-        """Tag an image; indices of -1 were already reported and do nothing."""
+        """Tag an image; an index of -1 belongs to a rejected entry and is ignored."""
         if image >= 0 and label >= 0:
             self._tags[image].add(label)
 
@@ -134,41 +135,41 @@ class Builder:
         ignored: bool = False,
         score: object = None,
     ) -> None:
-        """Add a box (x1, y1, x2, y2) of a class; unless it is ignored the image gets the tag too."""
+        """Add a box (x1, y1, x2, y2) of a class; unless `ignored`, the image also gets the tag."""
         if image < 0 or label < 0:
             return
-        x1, y1, x2, y2 = map(number, corners) if len(corners) == 4 else (None,) * 4
+        x1, y1, x2, y2 = map(parse_number, corners) if len(corners) == 4 else (None,) * 4
         if x1 is None or y1 is None or x2 is None or y2 is None:
             self._refuse("bad-entry", place, f"the box is {shown(corners)}, not four numbers")
             return
-        value = math.nan if score is None else number(score)
-        if value is None or (score is not None and not math.isfinite(value)):
+        score_value = math.nan if score is None else parse_number(score)
+        if score_value is None or (score is not None and not math.isfinite(score_value)):
             self._refuse("bad-entry", place, f"the score is {shown(score)}, not a finite number")
             return
         if ignored:
             self.findings.add("crowd-box", place, "is marked as crowd or difficult")
-        self._rows.append((image, label, x1, y1, x2, y2, ignored, value))
+        self._rows.append((image, label, x1, y1, x2, y2, ignored, score_value))
         self._places.append(place)
 
-    def look_in(self, folders: Iterable[Path]) -> None:
-        """Settle on the first of these folders that holds one of the images, unless the user named one."""
+    def choose_image_folder(self, folders: Iterable[Path]) -> None:
+        """Use the first of these folders that contains one of the images, unless the user passed a folder."""
         if self.folder is not None:
             return
-        some = self.images[:: max(1, len(self.images) // 200)]
-        whole_paths = (folder.absolute() for folder in folders)
-        self.folder = next((f for f in whole_paths if any((f / image.file).is_file() for image in some)), None)
+        sample = self.images[:: max(1, len(self.images) // 200)]
+        candidates = (folder.absolute() for folder in folders)
+        self.folder = next((f for f in candidates if any((f / image.file).is_file() for image in sample)), None)
 
     def build(self, place: object) -> Parsed:
-        """Everything that was added and could be kept."""
+        """Check the boxes and return everything that is valid; `place` names the data set in a finding."""
         if not self.images and not self.findings.errors:
-            self.findings.add("no-images", place, "there is no image in it")
+            self.findings.add("no-images", place, "contains no images")
         columns = list(zip(*self._rows, strict=True)) or [()] * 8
         image, label = np.array(columns[0], dtype=np.int64), np.array(columns[1], dtype=np.int64)
         boxes = np.array(columns[2:6], dtype=np.float64).reshape(4, -1).T.copy()  # (n, 4)
         ignored, score = np.array(columns[6], dtype=np.bool_), np.array(columns[7], dtype=np.float64)
         for index, tag in zip(image[~ignored].tolist(), label[~ignored].tolist(), strict=True):
-            self._tags[index].add(tag)  # also where the box itself is of no use: the object is there
-        boxes, kept = self._checked(boxes, image)
+            self._tags[index].add(tag)  # even if the box is invalid: the image does show the object
+        boxes, kept = self._check_boxes(boxes, image)
         dataset = Dataset(
             tuple(self.images),
             tuple(self.classes),
@@ -179,25 +180,25 @@ class Builder:
         places = tuple(itertools.compress(self._places, kept.tolist()))
         return Parsed(dataset, image[kept], label[kept], boxes[kept], ignored[kept], score[kept], places)
 
-    def _checked(self, boxes: Floats, image: Ints) -> tuple[Floats, Bools]:
-        """Boxes (n, 4) cut to their images, and which of them (n,) can be kept."""
-        unknown = (math.inf, math.inf)
-        sizes = np.array([entry.size or unknown for entry in self.images], dtype=np.float64).reshape(-1, 2)[image]
-        finite = np.asarray((np.abs(boxes) <= _FARTHEST).all(axis=1))
+    def _check_boxes(self, boxes: Floats, image: Ints) -> tuple[Floats, Bools]:
+        """Clip boxes (n, 4) to their images (n,) and add findings: clipped boxes (n, 4), mask of valid ones (n,)."""
+        unlimited = (math.inf, math.inf)
+        sizes = np.array([entry.size or unlimited for entry in self.images], dtype=np.float64).reshape(-1, 2)[image]
+        finite = np.asarray((np.abs(boxes) <= _MAX_COORDINATE).all(axis=1))
         negative = finite & np.asarray((boxes[:, 2:] < boxes[:, :2]).any(axis=1))
-        sound = finite & ~negative
-        cut = clip(boxes, sizes)
-        outside = sound & np.asarray(np.abs(cut - boxes).max(axis=1, initial=0) > EDGE)
-        empty = sound & np.asarray((cut[:, 2:] <= cut[:, :2]).any(axis=1))
+        valid = finite & ~negative
+        clipped = clip(boxes, sizes)
+        outside = valid & np.asarray(np.abs(clipped - boxes).max(axis=1, initial=0) > EDGE_TOLERANCE)
+        empty = valid & np.asarray((clipped[:, 2:] <= clipped[:, :2]).any(axis=1))
         for kind, mask, problem in (
-            ("not-a-number", ~finite, "the box has a number that is not finite, or absurd"),
+            ("not-a-number", ~finite, "the box has a coordinate that is not finite or is far too large"),
             ("negative-size", negative, "the box has a negative width or height"),
-            ("box-outside", outside, "the box leaves its image"),
-            ("box-without-area", empty, "the box has no area in its image"),
+            ("box-outside", outside, "the box extends beyond its image"),
+            ("box-without-area", empty, "the box has no area inside its image"),
         ):
             for row in np.flatnonzero(mask).tolist():
                 self.findings.add(kind, self._places[row], f"{problem}: {_show_box(boxes[row])}")
-        return cut, sound & ~empty
+        return clipped, valid & ~empty
 
     def _unique_class_ids(self) -> list[int]:
         ids = self._class_ids
@@ -206,8 +207,8 @@ class Builder:
     def _size(self, size: tuple[object, object] | None, place: object) -> Size | None:
         if size is None or size == (None, None):
             return None
-        width, height = (number(side) for side in size)
-        if width is None or height is None or not (1 <= width <= _LONGEST_SIDE and 1 <= height <= _LONGEST_SIDE):
+        width, height = (parse_number(side) for side in size)
+        if width is None or height is None or not (1 <= width <= _MAX_SIDE and 1 <= height <= _MAX_SIDE):
             self.findings.add("bad-entry", place, f"the size is {shown(size[0])} x {shown(size[1])}")
             return None
         return int(width), int(height)
@@ -217,9 +218,9 @@ class Builder:
         return -1
 
 
-def number(value: object) -> float | None:
-    """A JSON number, or text that is one, as a float; None for anything else."""
-    if type(value) is float:  # by far the most frequent
+def parse_number(value: object) -> float | None:
+    """Convert a number, or a string with a number, to a float; None for anything else."""
+    if type(value) is float:  # fast path, by far the most frequent case
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str) or "_" in str(value)[:60]:
         return None
@@ -229,15 +230,15 @@ def number(value: object) -> float | None:
         return None
 
 
-def whole(value: object) -> object:
-    """An id such as 3.0 as the whole number it is; anything else as it stands."""
+def int_if_whole(value: object) -> object:
+    """Convert an id such as 3.0 to the int 3; return anything else unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """The names of all files of these endings below a folder, in order, with forward slashes.
+    """Sorted relative names, with forward slashes, of the files below a folder that have one of these suffixes.
 
-    Links to folders are followed, once each; what is hidden is passed over.
+    Links to folders are followed, each folder once; hidden files and folders are skipped.
     """
     names = []
     seen: set[str] = set()
@@ -257,7 +258,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def images_below(folder: Path) -> list[str]:
-    """The names of all images below a folder."""
+    """Sorted relative names of the images below a folder."""
     return files_below(folder, SUFFIXES)
 
 
@@ -265,11 +266,14 @@ def _raise(error: OSError) -> None:
     raise InputError(f"{error.filename}: cannot be read ({reason(error)})") from error
 
 
-def is_text(value: str) -> bool:
-    """Whether a name can be printed, written in every format and read back: any script, no control characters."""
+def is_valid_name(value: str) -> bool:
+    """Whether a name can be printed, written in every format and read back: any script, no control characters.
+
+    At most 1000 characters, at least one of them visible.
+    """
     if not value.strip() or len(value) > 1000 or "\ufffe" in value or "\uffff" in value:
         return False
-    return value.isprintable() or not any(unicodedata.category(letter) in _UNWRITABLE for letter in value)
+    return value.isprintable() or not any(unicodedata.category(character) in _UNWRITABLE for character in value)
 
 
 def _show_box(box: Floats) -> str:

@@ -1,4 +1,4 @@
-"""Tagged images: all that target-side code may know of a data set."""
+"""Tagged images: the only view of a data set that code for the target may use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,39 +11,58 @@ from pairloc.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image: its id, its file below the image folder, its size as shown."""
+    """One image of a data set: id, file and size."""
 
     id: int | str
     file: str  # relative to the image folder, with forward slashes
-    size: Size | None  # (width, height) upright; None where neither the annotations nor an image told
+    size: Size | None  # (width, height) of the upright image; None if unknown
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images, classes, and the tags of every image. Boxes are not here: see `data.groundtruth`."""
+    """Images, classes, and the tags of every image. True boxes are kept apart, in `datasets.groundtruth`.
+
+    Parameters
+    ----------
+    images : id, file and size of every image
+    classes : names of the classes
+    tags : for every image the indices of its classes, ascending
+    class_ids : ids of the classes in the annotations they come from; empty if they have none
+    folder : folder of the images
+
+    Raises
+    ------
+    ValueError : images and tags differ in length, or a tag has no class
+
+    Examples
+    --------
+    >>> dataset = Dataset((Image(1, "a.jpg", None), Image(2, "b.jpg", None)), ("cat", "dog"), ((0,), (0, 1)))
+    >>> dataset.names(1)
+    ('cat', 'dog')
+    """
 
     images: tuple[Image, ...]
     classes: tuple[str, ...]
-    tags: tuple[tuple[int, ...], ...]  # per image the indices into `classes`, ascending
-    class_ids: tuple[int, ...] = ()  # the ids the annotations use; 1, 2, ... where they use none
-    folder: Path | None = None  # where the images lie, where known
+    tags: tuple[tuple[int, ...], ...]  # for every image: sorted indices into `classes`
+    class_ids: tuple[int, ...] = ()  # category ids of the annotations; default 1, 2, ...
+    folder: Path | None = None  # image folder; None if unknown
 
     def __post_init__(self) -> None:
         if not self.class_ids:
             object.__setattr__(self, "class_ids", tuple(range(1, len(self.classes) + 1)))
         if not (len(self.tags) == len(self.images) and len(self.class_ids) == len(self.classes)):
-            raise ValueError("one entry of tags per image and one class id per class")
+            raise ValueError("a data set needs one entry of tags per image and one class id per class")
 
     def __len__(self) -> int:
         return len(self.images)
 
     def names(self, index: int) -> tuple[str, ...]:
-        """The tags of an image by name."""
+        """Names of the tags of an image."""
         return tuple(self.classes[label] for label in self.tags[index])
 
     @cached_property
     def positives(self) -> tuple[tuple[int, ...], ...]:
-        """For every class the indices of the images tagged with it."""
+        """For every class, the indices of the images tagged with it."""
         images: list[list[int]] = [[] for _ in self.classes]
         for index, tags in enumerate(self.tags):
             for label in tags:
@@ -51,13 +70,13 @@ class Dataset:
         return tuple(tuple(indices) for indices in images)
 
     def path(self, index: int) -> Path:
-        """The file of an image on disk."""
+        """Path of an image on disk; raises an InputError if the image folder is unknown."""
         if self.folder is None:
-            raise InputError(f"{self.images[index].file}: the image folder is not known; name it with --images")
+            raise InputError(f"{self.images[index].file}: the image folder is unknown; pass it with --images")
         return self.folder / self.images[index].file
 
     def subset(self, indices: Sequence[int]) -> "Dataset":
-        """The same classes with these images only, in this order."""
+        """A data set with the same classes and only these images, in this order."""
         return Dataset(
             tuple(self.images[index] for index in indices),
             self.classes,
@@ -66,11 +85,14 @@ class Dataset:
             self.folder,
         )
 
-    def places(self, other: "Dataset") -> list[int | None]:
-        """Where the images of another data set are in this one, by file; by id if no file is the same in both."""
+    def indices_of(self, other: "Dataset") -> list[int | None]:
+        """The index in this data set of every image of `other`; None for an image that is not in this one.
+
+        Images are matched by file, or by id if the two data sets have no file in common.
+        """
         by_file = {image.file: index for index, image in enumerate(self.images)}
         found = [by_file.get(image.file) for image in other.images]
-        if any(place is not None for place in found):
+        if any(index is not None for index in found):
             return found
         by_id = {image.id: index for index, image in enumerate(self.images)}
         return [by_id.get(image.id) for image in other.images]

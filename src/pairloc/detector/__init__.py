@@ -1,1 +1,1 @@
-"""Faster R-CNN: the proposer and the final detector are one network, trained and run by the same code."""
+"""Faster R-CNN: the proposer and the final detector share one network, one training loop and one prediction path."""

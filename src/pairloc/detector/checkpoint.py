@@ -1,4 +1,4 @@
-"""The checkpoint of a training: all that the next epoch needs, and what the training is recognised by."""
+"""Checkpoints of detector training: all that the next epoch needs, and hashes that identify the training run."""
 
 import hashlib
 import json
@@ -18,7 +18,10 @@ from pairloc.settings import ProposerSettings
 
 
 class Checkpoint:
-    """The last finished epoch of a training with these settings on these boxes, in the folder of the training."""
+    """The state after the last finished epoch, stored with the settings and a hash of the training data.
+
+    `chosen` lists the indices of the training images.
+    """
 
     def __init__(
         self, folder: Path, settings: ProposerSettings, dataset: Dataset, truth: GroundTruth, chosen: list[int]
@@ -28,14 +31,17 @@ class Checkpoint:
         self.data = _fingerprint(dataset, truth, chosen)
 
     def write(self, model: FasterRCNN, optimizer: torch.optim.Optimizer, epoch: int) -> None:
-        """Replace what was written after the epoch before."""
+        """Write the state after `epoch` epochs; it replaces the previous checkpoint."""
         tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        for place, entry in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{place}.{name}": tensor for name, tensor in entry.items()}
+        for index, entry in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in entry.items()}
         write_tensors(self.file, tensors, {"epoch": str(epoch), "settings": self.settings, "data": self.data})
 
     def resume(self, model: FasterRCNN, optimizer: torch.optim.Optimizer, device: str) -> int:
-        """Go on from what was written, if there is any; the number of epochs done."""
+        """Load the checkpoint into model and optimizer if there is one, and return the number of finished epochs.
+
+        Raises an InputError if it belongs to other settings or data, or is damaged.
+        """
         if not self.file.is_file():
             return 0
         try:
@@ -50,20 +56,20 @@ class Checkpoint:
             optimizer.load_state_dict(optimizer.state_dict() | {"state": _optimizer_state(tensors)})
             return int(facts["epoch"])
         except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
-            raise InputError(f"{self.file}: is damaged ({reason(error)}); delete it to train anew") from error
+            raise InputError(f"{self.file}: is damaged ({reason(error)}); delete it to train from the start") from error
 
 
 def _optimizer_state(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
-            _, place, entry = name.split(".")
-            state.setdefault(int(place), {})[entry] = tensor
+            _, index, entry = name.split(".")
+            state.setdefault(int(index), {})[entry] = tensor
     return state
 
 
 def _fingerprint(dataset: Dataset, truth: GroundTruth, chosen: list[int]) -> str:
-    """The hash of what is taught: classes, images and boxes."""
+    """Hash the training data: classes, images and boxes."""
     names = json.dumps([dataset.classes, [dataset.images[index].file for index in chosen]])
     columns = (truth.image, truth.label, truth.boxes, truth.ignored)
     return hashlib.sha256(names.encode() + b"".join(column.tobytes() for column in columns)).hexdigest()

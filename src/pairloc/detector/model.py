@@ -1,4 +1,4 @@
-"""The network: torchvision's Faster R-CNN on a feature pyramid, and the folder a trained one is kept in."""
+"""The network, torchvision's Faster R-CNN on a feature pyramid, and how a trained one is saved and loaded."""
 
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ SETTINGS, WEIGHTS, CHECKPOINT = "proposer.json", "proposer.safetensors", "traini
 
 
 def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None = None) -> FasterRCNN:
-    """The untrained network for so many classes, background not counted."""
+    """Build the untrained network for `classes` classes, not counting background."""
     maps = Maps(
         settings.backbone, pretrained=settings.pretrained if pretrained is None else pretrained, levels=settings.levels
     )
     pyramid = Pyramid(maps, settings.pyramid)
     names = [str(level) for level in range(settings.levels)]
-    # two sizes of anchors half an octave apart on every level, in three shapes
+    # two anchor sizes per level, a factor of sqrt(2) apart, each in three aspect ratios
     sizes = tuple(
         (settings.anchor * 2**level, round(settings.anchor * 2 ** (level + 0.5))) for level in range(settings.levels)
     )
@@ -44,7 +44,7 @@ def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None =
         image_mean=list(maps.mean),
         image_std=list(maps.std),
         box_batch_size_per_image=settings.sampled_rois,
-        rpn_pre_nms_top_n_train=300,  # a level; NMS of more takes most of a GPU's step
+        rpn_pre_nms_top_n_train=300,  # per level; with more, NMS takes most of a training step on a GPU
         rpn_post_nms_top_n_train=500,
         rpn_pre_nms_top_n_test=300,
         rpn_post_nms_top_n_test=300,
@@ -58,7 +58,7 @@ def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None =
 
 
 def on_device(model: FasterRCNN, device: str | torch.device) -> FasterRCNN:
-    """A network on a device; on a GPU with the parts and the layout that suit it."""
+    """Move a network to a device; on a GPU it gets batched operations and the channels-last layout."""
     if torch.device(device).type != "cuda":
         return model.to(device)
     return batch_up(model.to(device, memory_format=torch.channels_last))
@@ -72,19 +72,22 @@ class _Saved(BaseModel):
 
 
 class Proposer:
-    """A trained proposer with its settings and the source classes it knows."""
+    """A trained Faster R-CNN, proposer or detector, with its settings and the names of the classes it was taught."""
 
     def __init__(self, model: FasterRCNN, settings: ProposerSettings, classes: tuple[str, ...]) -> None:
         self.model, self.settings, self.classes = model.eval(), settings, classes
 
     def save(self, folder: Path) -> None:
-        """Write weights and settings."""
+        """Write weights, settings and class names into a folder."""
         write_tensors(folder / WEIGHTS, self.model.state_dict())
         write_json(folder / SETTINGS, {"settings": self.settings.model_dump(), "classes": self.classes}, indent=1)
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu") -> "Proposer":
-        """Read what `save` wrote; settings of earlier versions are converted."""
+        """Load what `save` wrote; settings of earlier versions are converted.
+
+        Raises an InputError if the folder is unfinished, damaged or not that of a proposer.
+        """
         check_finished(folder)
         saved = read_model(folder / SETTINGS, _Saved)
         try:
@@ -99,11 +102,11 @@ class Proposer:
             raise InputError(f"{folder}: does not hold a proposer ({reason(error)})") from error
         for name, tensor in model.state_dict().items():
             if tensor.is_floating_point() and not (weights[name].is_floating_point() and tensor.isfinite().all()):
-                raise InputError(f"{folder}: its weights are not finite numbers")
+                raise InputError(f"{folder / WEIGHTS}: weights are not finite numbers ({name}); train again")
         return cls(on_device(model, device), settings, saved.classes)
 
 
 def check_finished(folder: Path) -> None:
-    """Raise an InputError where a folder holds a training that has not ended, and so no proposer yet."""
+    """Raise an InputError if the training in a folder is unfinished, so that there is no proposer yet."""
     if not (folder / SETTINGS).is_file() and (folder / CHECKPOINT).is_file():
-        raise InputError(f"{folder}: the training is not finished; run the same command again to go on")
+        raise InputError(f"{folder}: the training is not finished; run the same command again to resume it")

@@ -1,4 +1,4 @@
-"""Proposals from a trained Faster R-CNN: boxes that look like any object, with the feature of its box head."""
+"""Proposals from a trained Faster R-CNN: class-agnostic boxes with the features of its box head."""
 
 import math
 
@@ -13,31 +13,35 @@ Size = tuple[int, int]  # height, width
 
 
 class ImageFeatures:
-    """Images as a Faster R-CNN sees them: scaled, normalised, and its feature maps of them."""
+    """The feature maps of N images (3, H, W), scaled and normalised as a Faster R-CNN needs them.
+
+    `scales` (N, 4) converts boxes from pixels of the network's input to pixels of the images.
+    """
 
     def __init__(self, model: FasterRCNN, images: list[Tensor]) -> None:
         self.model = model
-        seen, _ = model.transform([not_too_thin(image) for image in images])
-        self.images: ImageList = seen
-        self.sizes: list[Size] = seen.image_sizes
-        self.maps: dict[str, Tensor] = model.backbone(seen.tensors)
+        inputs, _ = model.transform([pad_thin(image) for image in images])
+        self.images: ImageList = inputs
+        self.sizes: list[Size] = inputs.image_sizes  # of the scaled images
+        self.maps: dict[str, Tensor] = model.backbone(inputs.tensors)
         self.shapes: list[Size] = [(image.shape[1], image.shape[2]) for image in images]
-        padded = [not_too_thin(image).shape for image in images]
+        padded_shapes = [pad_thin(image).shape for image in images]
         scales = [
-            (shape[2] / width, shape[1] / height) for shape, (height, width) in zip(padded, self.sizes, strict=True)
+            (shape[2] / width, shape[1] / height)
+            for shape, (height, width) in zip(padded_shapes, self.sizes, strict=True)
         ]
-        self.scales = seen.tensors.new_tensor([[x, y, x, y] for x, y in scales], dtype=torch.float32)  # (N, 4)
+        self.scales = inputs.tensors.new_tensor([[x, y, x, y] for x, y in scales], dtype=torch.float32)  # (N, 4)
 
     def pooled(self, boxes: list[Tensor]) -> Tensor:
-        """The box head's last layer for boxes as the network sees them: (all boxes, d)."""
+        """Box-head features (n, d) of all boxes, n in all, given in pixels of the network's input."""
         features: Tensor = self.model.roi_heads.box_head(
             self.model.roi_heads.box_roi_pool(self.maps, boxes, self.sizes)
         )
         return features
 
 
-def not_too_thin(image: Tensor) -> Tensor:
-    """An image (3, H, W) padded to at most 16 : 1, so that no side vanishes when it is scaled down."""
+def pad_thin(image: Tensor) -> Tensor:
+    """Pad an image (3, H, W) to an aspect ratio of at most 16 : 1, so that no side vanishes when it is scaled down."""
     _, height, width = image.shape
     missing = (max(0, math.ceil(height / 16) - width), max(0, math.ceil(width / 16) - height))
     return nn.functional.pad(image, (0, missing[0], 0, missing[1])) if any(missing) else image
@@ -45,24 +49,24 @@ def not_too_thin(image: Tensor) -> Tensor:
 
 @torch.no_grad()
 def propose(model: FasterRCNN, images: list[Tensor], count: int, overlap: float) -> list[Tensor]:
-    """The top `count` boxes (n, 4) of every image (3, H, W) by class-generic score after NMS, best first."""
+    """The `count` boxes (n, 4) of every image (3, H, W) with the highest objectness after NMS at IoU `overlap`."""
     return best_boxes(ImageFeatures(model, images), count, overlap)
 
 
 def best_boxes(seen: ImageFeatures, count: int, overlap: float) -> list[Tensor]:
-    """The same for images already seen."""
+    """The same as `propose`, given the feature maps of the images."""
     regions, _ = seen.model.rpn(seen.images, seen.maps)
-    logits, moves = seen.model.roi_heads.box_predictor(seen.pooled(regions))
-    moved = seen.model.roi_heads.box_coder.decode(moves.float(), regions)  # (all, classes + 1, 4)
+    logits, deltas = seen.model.roi_heads.box_predictor(seen.pooled(regions))
+    decoded = seen.model.roi_heads.box_coder.decode(deltas.float(), regions)  # (n, classes + 1, 4)
     label = logits[:, 1:].argmax(dim=1) + 1
-    boxes = moved[torch.arange(len(label), device=label.device), label]
+    boxes = decoded[torch.arange(len(label), device=label.device), label]
     counts = [len(region) for region in regions]
     table, valid = padded(list(torch.split(boxes, counts)))  # (N, P, 4), (N, P)
     scores, _ = padded(list(torch.split(objectness(logits.float()), counts)))
     limits = table.new_tensor([[w, h, w, h] for h, w in seen.shapes])
     table = torch.minimum((table * seen.scales[:, None]).clamp(min=0), limits[:, None])
-    least = seen.scales[:, None, :2].clamp(max=1)  # a pixel of the smaller image
-    valid &= ((table[..., 2:] - table[..., :2]) >= least).all(dim=2)
+    min_side = seen.scales[:, None, :2].clamp(max=1)  # one pixel of the image or of the input, whichever is smaller
+    valid &= ((table[..., 2:] - table[..., :2]) >= min_side).all(dim=2)
     scores, order = scores.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True)
     table = table.gather(1, order[..., None].expand(-1, -1, 4))
     kept = kept_by_nms(table, overlap) & (scores > -torch.inf)
@@ -72,29 +76,30 @@ def best_boxes(seen: ImageFeatures, count: int, overlap: float) -> list[Tensor]:
 
 @torch.no_grad()
 def describe(seen: ImageFeatures, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Objectness (n,) and feature (n, d) of all boxes (n_i, 4), in pixels of their images, one after the other."""
-    features = seen.pooled([mine / scale for mine, scale in zip(boxes, seen.scales, strict=True)]).float()
+    """Objectness (n,) and features (n, d) of the boxes (n_i, 4) of all images, concatenated; boxes in image pixels."""
+    features = seen.pooled([image_boxes / scale for image_boxes, scale in zip(boxes, seen.scales, strict=True)]).float()
     logits, _ = seen.model.roi_heads.box_predictor(features)
     return objectness(logits.float()), features
 
 
 @torch.no_grad()
 def predict(seen: ImageFeatures, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """What the network says of boxes (n_i, 4), in pixels of their images, one after the other.
+    """Classify boxes (n_i, 4) in image pixels and regress them; n boxes of all images, concatenated.
 
-    The log-probability of background and every class (n, classes + 1), and the box of each class (n, classes + 1, 4).
+    Returns the log-probabilities of background and classes (n, classes + 1) and one refined box per class
+    (n, classes + 1, 4).
     """
-    regions = [mine / scale for mine, scale in zip(boxes, seen.scales, strict=True)]
-    logits, moves = seen.model.roi_heads.box_predictor(seen.pooled(regions))
-    moved = seen.model.roi_heads.box_coder.decode(moves.float(), regions)
-    counts = torch.tensor([len(mine) for mine in boxes], device=moved.device)
-    limits = moved.new_tensor([[w, h, w, h] for h, w in seen.shapes]).repeat_interleave(counts, dim=0)
-    moved = moved * seen.scales.repeat_interleave(counts, dim=0)[:, None]
-    first = torch.minimum(moved[..., :2].clamp(min=0), limits[:, None, :2] - 1)
-    last = torch.maximum(torch.minimum(moved[..., 2:], limits[:, None, 2:]), first + 1)  # no box is empty
-    return torch.log_softmax(logits.float(), dim=1), torch.cat([first, last], dim=2)
+    regions = [image_boxes / scale for image_boxes, scale in zip(boxes, seen.scales, strict=True)]
+    logits, deltas = seen.model.roi_heads.box_predictor(seen.pooled(regions))
+    decoded = seen.model.roi_heads.box_coder.decode(deltas.float(), regions)
+    counts = torch.tensor([len(image_boxes) for image_boxes in boxes], device=decoded.device)
+    limits = decoded.new_tensor([[w, h, w, h] for h, w in seen.shapes]).repeat_interleave(counts, dim=0)
+    decoded = decoded * seen.scales.repeat_interleave(counts, dim=0)[:, None]
+    top_left = torch.minimum(decoded[..., :2].clamp(min=0), limits[:, None, :2] - 1)
+    bottom_right = torch.maximum(torch.minimum(decoded[..., 2:], limits[:, None, 2:]), top_left + 1)  # no empty box
+    return torch.log_softmax(logits.float(), dim=1), torch.cat([top_left, bottom_right], dim=2)
 
 
 def objectness(logits: Tensor) -> Tensor:
-    """The logit of any class against background, log p / (1 - p): (n, classes + 1) -> (n,)."""
+    """Logit log(p / (1 - p)) of the probability p of any class against background: (n, classes + 1) -> (n,)."""
     return torch.logsumexp(logits[:, 1:], dim=1) - logits[:, 0]

@@ -1,4 +1,4 @@
-"""Training: Faster R-CNN learns the boxes of a source, or of a target once they are found."""
+"""Training of Faster R-CNN on the boxes of a source, or on boxes found in a target."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
-from pairloc.boxes import covered
+from pairloc.boxes import best_iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.detector.checkpoint import Checkpoint
@@ -29,22 +29,22 @@ from pairloc.settings import ProposerSettings
 Log = Callable[[str], None]
 CURVES = "curves.jsonl"
 _WEIGHT_DECAY = 1e-4
-_CLIP = 10.0  # norm of the gradient
-_MEASURED = 1000  # held-out images recall is measured on
+_MAX_GRADIENT_NORM = 10.0
+_RECALL_IMAGES = 1000  # held-out images to measure recall on, at most
 
 
 class ScalarWriter(Protocol):
-    """Takes curves, as TensorBoard's SummaryWriter does."""
+    """Receives training curves, like TensorBoard's SummaryWriter."""
 
     def add_scalar(self, tag: str, value: float, step: int, /) -> None:
-        """Take a value of a curve."""
+        """Add a value to the curve `tag`."""
 
 
 def claim_training(folder: Path) -> None:
-    """Refuse a folder that holds anything but a training, begun or finished, and links in it."""
+    """Raise an InputError if a folder contains anything but a training run, or symbolic links."""
 
-    def is_training(there: Path) -> bool:
-        return (there / CURVES).is_file() or {entry.name for entry in there.iterdir()} <= {"tensorboard"}
+    def is_training(existing: Path) -> bool:
+        return (existing / CURVES).is_file() or {entry.name for entry in existing.iterdir()} <= {"tensorboard"}
 
     refuse_other_work(folder, is_training)
     if folder.is_dir():
@@ -63,36 +63,41 @@ def train(
     writer: ScalarWriter | None = None,
     resumable: bool = True,
 ) -> Proposer:
-    """Train on a source; goes on after the last epoch `out` holds. Curves go to `out/curves.jsonl` and `writer`.
+    """Train on annotated images and save the network in `out`; an interrupted training resumes from its checkpoint.
 
-    With `start` all but the last layer begins as it is there, and stays so but for the box head if `settings.frozen`.
+    Losses and recall of every epoch go to `out/curves.jsonl` and `writer`. `start` initialises all layers but the last
+    one; with `settings.frozen` only the box head is then trained. `resumable=False` writes no checkpoints.
+
+    Raises an InputError if there is nothing to train on, if `out` holds another training, or if the loss diverges.
     """
     random.seed(settings.seed)
     torch.manual_seed(settings.seed)
-    chosen, held = held_out(dataset, truth, settings)
-    taught, asked = held_classes(dataset, truth, settings)
+    train_images, held_out_images = held_out(dataset, truth, settings)
+    train_boxes, recall_boxes = held_classes(dataset, truth, settings)
     model = build(settings, len(dataset.classes))
     if start is not None:
-        _begin_as(model, start)
+        _initialise_from(model, start)
     elif settings.frozen:
-        raise InputError("frozen: there are no weights to start from that could stay as they are")
+        raise InputError(
+            "frozen: there are no weights to start from; name a proposer to start from, or set frozen = false"
+        )
     for part in (model.backbone, model.rpn) if settings.frozen else ():
         part.requires_grad_(False)
     model = on_device(model, device)
-    samples = Samples(dataset, taught, chosen, settings)
+    samples = Samples(dataset, train_boxes, train_images, settings)
     optimizer = _optimizer(model, settings)
-    checkpoint = Checkpoint(out, settings, dataset, taught, chosen)
+    checkpoint = Checkpoint(out, settings, dataset, train_boxes, train_images)
     first = checkpoint.resume(model, optimizer, device)
     curves = _curves(out / CURVES, first)
     batches_of_epochs = samples.batches(first)
     for epoch in range(first, settings.epochs):
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         torch.manual_seed(settings.seed + epoch)
         losses = _epoch(model, batches_of_epochs, samples.steps, optimizer, settings, epoch, device)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         row: dict[str, float] = {"epoch": epoch + 1, "images/s": len(samples) / seconds, **losses}
-        if held:
-            row |= _recall(model, dataset, asked, held[:_MEASURED], settings.workers, device)
+        if held_out_images:
+            row |= _recall(model, dataset, recall_boxes, held_out_images[:_RECALL_IMAGES], settings.workers, device)
         log(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
         curves.append(json.dumps(row))
         write_text(out / CURVES, "\n".join(curves) + "\n")
@@ -106,31 +111,31 @@ def train(
     return proposer
 
 
-def _begin_as(model: FasterRCNN, start: Proposer) -> None:
-    """Take over the weights of another proposer, but for the layer that names classes."""
-    own = model.state_dict()
-    given = {n: t.to(own[n].dtype) for n, t in start.model.state_dict().items() if "box_predictor" not in n}
-    if any(name not in own or own[name].shape != tensor.shape for name, tensor in given.items()):
-        raise InputError("the proposer to start from is built otherwise: backbone, pyramid, roi and head must be equal")
-    model.load_state_dict(own | given)
+def _initialise_from(model: FasterRCNN, start: Proposer) -> None:
+    """Copy the weights of another proposer, except for the last layer, which depends on the classes."""
+    state = model.state_dict()
+    copied = {name: tensor for name, tensor in start.model.state_dict().items() if "box_predictor" not in name}
+    if any(name not in state or state[name].shape != tensor.shape for name, tensor in copied.items()):
+        raise InputError("the proposer to start from has another architecture; use its backbone, pyramid, roi and head")
+    model.load_state_dict(state | {name: tensor.to(state[name].dtype) for name, tensor in copied.items()})
 
 
 def _optimizer(model: FasterRCNN, settings: ProposerSettings) -> torch.optim.Optimizer:
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(learning, settings.lr, weight_decay=_WEIGHT_DECAY)
-    return torch.optim.SGD(learning, settings.lr, momentum=0.9, weight_decay=_WEIGHT_DECAY, nesterov=True)
+        return torch.optim.AdamW(trainable, settings.lr, weight_decay=_WEIGHT_DECAY)
+    return torch.optim.SGD(trainable, settings.lr, momentum=0.9, weight_decay=_WEIGHT_DECAY, nesterov=True)
 
 
-def rate(step: int, steps: int, settings: ProposerSettings) -> float:
-    """The part of the learning rate at a step: a linear rise, then a cosine down to zero."""
+def lr_factor(step: int, steps: int, settings: ProposerSettings) -> float:
+    """Factor of the peak learning rate at a step: linear warm-up, then a cosine down to zero."""
     if step < settings.warm_up:
         return (step + 1) / (settings.warm_up + 1)
     return 0.5 * (1 + math.cos(math.pi * min(step / max(steps, 1), 1)))
 
 
 def _curves(file: Path, done: int) -> list[str]:
-    """The lines of the epochs done; what an epoch that did not end wrote after them is left out."""
+    """Read the lines of the `done` finished epochs and drop those of an epoch without a checkpoint."""
     return read_text(file).splitlines()[:done] if done and file.is_file() else []
 
 
@@ -143,7 +148,7 @@ def _epoch(
     epoch: int,
     device: str,
 ) -> dict[str, float]:
-    """One pass over the images; the mean of every loss."""
+    """Train for one epoch and return the mean of every loss."""
     model.train()
     freeze_statistics(model)
     sums: dict[str, Tensor | float] = {}
@@ -154,13 +159,13 @@ def _epoch(
         total: Any = torch.stack(list(losses.values())).sum()
         optimizer.zero_grad()
         total.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
+        nn.utils.clip_grad_norm_(model.parameters(), _MAX_GRADIENT_NORM)
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * rate(epoch * steps + step, settings.epochs * steps, settings)
+            group["lr"] = settings.lr * lr_factor(epoch * steps + step, settings.epochs * steps, settings)
         optimizer.step()
         for name, value in losses.items():
             sums[name] = sums.get(name, 0.0) + value.detach().float()
-        if step % 50 == 0 or step == steps - 1:  # a look at the numbers makes the GPU wait
+        if step % 50 == 0 or step == steps - 1:  # reading the values synchronises the GPU
             _check_finite(sums, epoch, step)
     return {name: float(value) / steps for name, value in sums.items()}
 
@@ -171,14 +176,17 @@ def _check_finite(sums: dict[str, Tensor | float], epoch: int, step: int) -> Non
 
 
 def freeze_statistics(model: nn.Module) -> None:
-    """TrainingBatch norm keeps its ImageNet statistics: detection batches are too small for their own."""
+    """Make batch norm keep its ImageNet statistics: detection batches are too small to estimate them."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
 
 
 def held_out(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[list[int], list[int]]:
-    """Images with a box to train on, and those the proposer never sees: recall is measured on some of them."""
+    """Split the images with a box into training images and held-out ones, which the proposer never sees.
+
+    Raises an InputError if there is no box.
+    """
     with_box = np.unique(truth.image[~truth.ignored])
     if not len(with_box):
         raise InputError("there is no box to train a proposer on")
@@ -188,40 +196,45 @@ def held_out(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -
 
 
 def for_transfer(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings, most: int) -> list[int]:
-    """At most so many images to learn the transfer scores from: ones the proposer never saw, where those are many.
+    """Draw at most `most` images to learn the transfer scores from, held-out ones if there are enough of them.
 
-    Features of images it was trained on look better than those of new ones; with less than a tenth held out there are
-    too few new ones, and all images with a box are drawn from.
+    The proposer's features are better on its training images than on new ones, so the scores should be learned on
+    images it never saw. If less than a tenth was held out, all images with a box are used.
     """
-    seen, unseen = held_out(dataset, truth, settings)
+    trained_on, unseen = held_out(dataset, truth, settings)
     enough = settings.held_out >= 0.1 and len(unseen) >= 20
-    chosen = unseen if enough else sorted([*seen, *unseen])
+    chosen = unseen if enough else sorted([*trained_on, *unseen])
     return sorted(np.random.default_rng(settings.seed).permutation(chosen)[:most].tolist())
 
 
 def held_classes(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[GroundTruth, GroundTruth]:
-    """The boxes to teach and the boxes to measure recall on: the same, or those of different classes."""
+    """Split the boxes into those to train on and those to measure recall on.
+
+    Without `settings.held_classes` both are all boxes; otherwise that many classes, drawn at random, are held out.
+    """
     if not settings.held_classes:
         return truth, truth
     if settings.held_classes >= len(dataset.classes):
-        raise InputError(f"{settings.held_classes} of {len(dataset.classes)} classes held out leave none to learn")
+        raise InputError(
+            f"held_classes: is {settings.held_classes} of {len(dataset.classes)} classes; keep one or more for training"
+        )
     drawn = np.random.default_rng(settings.seed).permutation(len(dataset.classes))[: settings.held_classes]
-    held = np.isin(truth.label, drawn)
-    return truth.where(~held), truth.where(held)
+    is_held_out = np.isin(truth.label, drawn)
+    return truth.where(~is_held_out), truth.where(is_held_out)
 
 
 @torch.no_grad()
 def _recall(
-    model: FasterRCNN, dataset: Dataset, truth: GroundTruth, held: list[int], workers: int, device: str
+    model: FasterRCNN, dataset: Dataset, truth: GroundTruth, images: list[int], workers: int, device: str
 ) -> dict[str, float]:
-    """Recall of 100 proposals on held-out source images."""
+    """Recall of 100 proposals per image on held-out images."""
     model.eval()
-    groups = [held[start : start + 16] for start in range(0, len(held), 16)]
+    groups = [images[start : start + 16] for start in range(0, len(images), 16)]
     paths = [dataset.path(index) for index in range(len(dataset))]
     best = []
-    for some, read in zip(groups, batches(paths, groups, workers), strict=True):
-        for index, proposals in zip(some, propose(model, read.every().to(device), 100, 0.7), strict=True):
-            own = truth.of_image(index)
-            best.append(covered(proposals.double().cpu().numpy(), own.boxes[~own.ignored]))
+    for group, batch in zip(groups, batches(paths, groups, workers), strict=True):
+        for index, proposals in zip(group, propose(model, batch.require_all().to(device), 100, 0.7), strict=True):
+            image_truth = truth.of_image(index)
+            best.append(best_iou(proposals.double().cpu().numpy(), image_truth.boxes[~image_truth.ignored]))
     overlaps = np.concatenate(best)
     return {f"recall@{iou}": float((overlaps >= iou).mean()) for iou in (0.5, 0.7)} if len(overlaps) else {}

@@ -1,1 +1,1 @@
-"""How good it is, by the truth."""
+"""Evaluation of boxes and proposals against ground truth."""

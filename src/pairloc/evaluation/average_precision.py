@@ -1,4 +1,4 @@
-"""Average precision of detections, by faster-coco-eval: the numbers pycocotools gives."""
+"""COCO average precision of detections, computed by faster-coco-eval, which agrees with pycocotools."""
 
 import contextlib
 import io
@@ -16,30 +16,33 @@ from pairloc.errors import InputError
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """Means over the classes that have a true box."""
+    """Average precision, mean over the classes that have a ground-truth box."""
 
-    ap: float  # COCO's, over IoU 0.5, 0.55, ... 0.95
+    ap: float  # mean over IoU 0.5, 0.55, ... 0.95
     ap50: float  # mAP@0.5
-    ap75: float
-    per_class50: dict[str, float]
+    ap75: float  # mAP@0.75
+    per_class50: dict[str, float]  # AP@0.5 of every class
 
 
 def average_precision(dataset: Dataset, truth: GroundTruth, found: ScoredBoxes) -> AveragePrecision:
-    """COCO's average precision of found boxes; those of images without a true box count as mistakes."""
+    """COCO average precision of detections; those in images without ground-truth boxes count as false positives.
+
+    Raises InputError if the ground truth has no box that counts.
+    """
     from faster_coco_eval import COCO, COCOeval_faster
 
     if not len(truth) or truth.ignored.all():
-        raise InputError("the truth has no box that counts: there is nothing to measure precision with")
+        raise InputError("the ground truth has no box that counts (crowds do not); average precision needs one")
     annotations = [
         {
             "id": row + 1,
             "image_id": int(i) + 1,
             "category_id": int(c) + 1,
-            "bbox": b,
-            "area": b[2] * b[3],
-            "iscrowd": int(g),
+            "bbox": box,
+            "area": box[2] * box[3],
+            "iscrowd": int(ignored),
         }
-        for row, (i, c, b, g) in enumerate(
+        for row, (i, c, box, ignored) in enumerate(
             zip(truth.image, truth.label, to_xywh(truth.boxes).tolist(), truth.ignored, strict=True)
         )
     ]

@@ -1,4 +1,4 @@
-"""The table of methods: CorLoc with intervals, a row a method."""
+"""Evaluation of boxes from files: the table of a run's methods, and the details of one file."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,35 +29,39 @@ class Measured(BaseModel):
 
 
 class Evaluation(BaseModel):
-    """What a run's stage `evaluation` writes; `methods` is empty where there is no truth."""
+    """The output of a run's stage `evaluation`; `methods` is empty without ground truth."""
 
     model_config = ConfigDict(frozen=True)
     methods: dict[str, dict[str, Measured]]  # by name, then by IoU threshold
-    seconds: dict[str, float]
-    ceiling: dict[str, float] = {}  # CorLoc of the best proposals, by threshold ("@0.5")
+    seconds: dict[str, float]  # by method
+    ceiling: dict[str, float] = {}  # CorLoc if the best proposals were selected, by threshold ("@0.5")
 
 
 def align(found_in: Dataset, found: ScoredBoxes, dataset: Dataset) -> ScoredBoxes:
-    """Found boxes under the image and class indices of the truth's data set.
+    """Convert boxes from the image and class indices of `found_in` to those of `dataset`.
 
-    Boxes of images the truth does not have are left out; a class it does not have is an error.
+    Boxes of images that `dataset` does not have are left out. Raises InputError if `dataset` lacks a class of the
+    boxes, or all of their images.
     """
-    places = dataset.places(found_in)
+    indices = dataset.indices_of(found_in)
     classes = {name: index for index, name in enumerate(dataset.classes)}
     used = {found_in.classes[label] for label in np.unique(found.label).tolist()}
     unknown = sorted(used - set(classes))
     if unknown:
-        raise InputError(f"the truth has no class {unknown[0]!r}, of which boxes were found")
-    image = np.array([-1 if place is None else place for place in places], dtype=np.int64)[found.image]
+        raise InputError(f"the ground truth has no class {unknown[0]!r}, but the boxes do; use the same class names")
+    image = np.array([-1 if index is None else index for index in indices], dtype=np.int64)[found.image]
     label = np.array([classes.get(name, -1) for name in found_in.classes], dtype=np.int64)[found.label]
     kept = image >= 0
     if len(found) and not kept.any():
-        raise InputError("the boxes and the truth have no image in common")
+        raise InputError("the boxes and the ground truth have no image in common; file names or ids must match")
     return ScoredBoxes(image[kept], label[kept], found.boxes[kept], found.score[kept])
 
 
 def read_found(file: Path, dataset: Dataset) -> tuple[ScoredBoxes, int]:
-    """Boxes under the truth's indices, from any data set with boxes or from COCO results; how many were left out."""
+    """Read boxes under the indices of `dataset`, from any data set with boxes or from COCO results.
+
+    Also returns the number of boxes that were left out because `dataset` does not have their image.
+    """
     if file.suffix == ".json" and file.is_file() and file.read_bytes()[:64].lstrip().startswith(b"["):
         return read_results(file, dataset), 0
     found_in, found = read_boxes(file)
@@ -66,14 +70,14 @@ def read_found(file: Path, dataset: Dataset) -> tuple[ScoredBoxes, int]:
 
 
 def compare(file: Path, dataset: Dataset, truth: GroundTruth) -> Localized:
-    """The boxes of a file against the truth."""
+    """Match the boxes of a file with the ground truth."""
     return localized(dataset, read_found(file, dataset)[0], truth)
 
 
 def evaluate_methods(
     files: Mapping[str, Path], dataset: Dataset, truth: GroundTruth, thresholds: tuple[float, ...] = (0.5, 0.7)
 ) -> dict[str, Any]:
-    """CorLoc of every method's boxes."""
+    """CorLoc of the boxes of every method, as JSON content; `files` maps methods to files of boxes."""
     rows: dict[str, Any] = {}
     for method, file in files.items():
         found = compare(file, dataset, truth)
@@ -87,10 +91,10 @@ def evaluate_methods(
 
 
 def as_text(evaluation: Evaluation) -> str:
-    """The table for a terminal."""
+    """Format the table of a run's methods for a terminal."""
     methods = evaluation.methods
     if not methods:
-        return "there is no truth to compare with: boxes are in METHOD/boxes.json"
+        return "there is no ground truth to compare with; the boxes are in METHOD/boxes.json"
     thresholds = list(next(iter(methods.values())))
     lines = [f"{'':14}" + "".join(f"{'CorLoc@' + t:>24}" for t in thresholds) + f"{'seconds':>10}"]
     for method, row in methods.items():
@@ -115,12 +119,16 @@ def evaluation_of(
     strict: bool = True,
     against: Path | None = None,
 ) -> dict[str, Any]:
-    """All there is to say of the boxes of a file: CorLoc, per class, causes of errors, confidence, comparison."""
+    """Evaluate the boxes of a file: CorLoc, also per class, causes of errors and reliability, as JSON content.
+
+    `against` is another file of boxes to compare with. Raises InputError for a threshold outside (0, 1] or if the
+    ground truth has no box that counts.
+    """
     for threshold in thresholds:
         if not 0 < threshold <= 1:
-            raise InputError(f"an IoU threshold of {threshold} is not between 0 and 1")
+            raise InputError(f"the IoU threshold {threshold} is not between 0 and 1")
     if truth.ignored.all():
-        raise InputError("the truth has no box that counts")
+        raise InputError("the ground truth has no box that counts (crowds do not); CorLoc needs one")
     found, left_out = read_found(file, dataset)
     result = localized(dataset, found, truth)
     rows: dict[str, Any] = {}
@@ -145,21 +153,21 @@ def evaluation_of(
 
 
 def _confident_half(result: Localized, threshold: float, *, strict: bool) -> float | None:
-    """CorLoc among the half of the boxes with the highest scores; None where all scores are the same."""
-    known = np.flatnonzero(~np.isnan(result.score))
-    if not len(known) or np.ptp(result.score[known]) == 0:
+    """CorLoc of the half of the boxes with the highest scores; None if all scores are equal."""
+    scored = np.flatnonzero(~np.isnan(result.score))
+    if not len(scored) or np.ptp(result.score[scored]) == 0:
         return None
-    best = known[np.argsort(-result.score[known], kind="stable")][: max(1, len(known) // 2)]
-    shares = class_means(result.right(threshold, strict=strict)[best], result.label[best], len(result.classes))
-    return float(np.nanmean(shares))
+    best = scored[np.argsort(-result.score[scored], kind="stable")][: max(1, len(scored) // 2)]
+    fractions = class_means(result.right(threshold, strict=strict)[best], result.label[best], len(result.classes))
+    return float(np.nanmean(fractions))
 
 
 def evaluation_text(found: Mapping[str, Any]) -> str:
-    """The same for a terminal."""
+    """Format the result of `evaluation_of` for a terminal."""
     rows: Mapping[str, Any] = found["corloc"]
     lines = [f"{found['boxes']} boxes of {found['images']} images"]
     if found["left out"]:
-        lines.append(f"{found['left out']} boxes are of images the truth does not have, and were left out")
+        lines.append(f"{found['left out']} boxes were left out: the ground truth does not have their images")
     lines.append(f"{'':24}" + "".join(f"{'@' + t:>24}" for t in rows))
     cells = [_cell(row["mean"], row["interval"]) for row in rows.values()]
     lines.append(f"{'CorLoc, mean of classes':24}" + "".join(cells))
@@ -169,18 +177,21 @@ def evaluation_text(found: Mapping[str, Any]) -> str:
         )
     for name in next(iter(rows.values()))["per_class"]:
         lines.append(f"  {name[:22]:22}" + "".join(_cell(row["per_class"][name], None) for row in rows.values()))
-    lines.append("where it is lost")
+    lines.append("causes of errors")
     for cause in CAUSES[1:]:
         lines.append(f"  {cause:22}" + "".join(_cell(row["causes"][cause], None) for row in rows.values()))
     first = next(iter(rows))
     bins = rows[first]["reliability"]
     if len(bins) > 1:
-        lines.append(f"what scores mean @{first}: mean score, share right, boxes")
+        lines.append(f"reliability @{first}: mean score, fraction right, boxes")
         lines += [f"  {b['score']:.2f}  {100 * b['right']:5.1f}%  {b['count']}" for b in bins]
     for threshold, entry in found.get("against", {}).items():
         low, high = (100 * value for value in entry["interval"])
         gain = f"{100 * entry['mean']:+.1f} [{low:+.1f}, {high:+.1f}] points"
-        lines.append(f"against the other @{threshold}: {gain}, better in {100 * entry['better']:.0f}% of the draws")
+        lines.append(
+            f"difference to the other boxes @{threshold}: {gain}, "
+            f"better in {100 * entry['better']:.0f}% of the bootstrap samples"
+        )
     return "\n".join(lines)
 
 

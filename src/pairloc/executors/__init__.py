@@ -1,7 +1,7 @@
-"""Executors: `map(task, items)` with results in order. Which process does the work is nobody else's business.
+"""Executors: `map(task, items)` in this process or in a pool, with results in the order of the items.
 
-A task is a picklable callable; what it needs besides its item is part of it, seeds included, so that one process, a
-pool and a cluster give the same results.
+A task is a picklable callable that contains everything it needs besides its item, seeds included, so that every
+executor gives the same results.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ class Executor(Protocol):
     """Runs independent tasks."""
 
     def map(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The result of every item, in order."""
+        """Apply `task` to every item and return the results in order."""
 
 
 def executor(processes: int = 1) -> Executor:
-    """This process, or a pool of so many."""
+    """The executor for this number of processes: `Serial` for 1, otherwise a pool."""
     return Serial() if processes == 1 else Processes(processes)
 
 

@@ -1,4 +1,4 @@
-"""The executor that does everything in this process."""
+"""The executor that runs every task in this process."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -8,8 +8,8 @@ Result = TypeVar("Result")
 
 
 class Serial:
-    """One item after the other, in this process."""
+    """Runs the items one after the other in this process."""
 
     def map(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The result of every item, in order."""
+        """Apply `task` to every item and return the results in order."""
         return [task(item) for item in items]

@@ -1,1 +1,1 @@
-"""Experiments on finished runs: choosing settings, and the paper's studies."""
+"""Experiments on finished runs: tuning of settings, and the studies of the paper."""

@@ -1,4 +1,4 @@
-"""The paper's initialisation experiment: where ICM ends by where it starts, and what that costs."""
+"""The initialisation experiment of the paper: energy, CorLoc and time of ICM from different starts."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ STARTS = ("random", "objectness", "whole image", "K=2", "K=4", "K=8", "K=64")
 
 @dataclass(frozen=True)
 class Point:
-    """The state of all classes after a start (epoch 0) or an epoch of ICM."""
+    """Measurements over all classes after the start (epoch 0) or after an epoch of ICM."""
 
     start: str
     epoch: int
@@ -51,7 +51,11 @@ def study_init(
     epochs: int = 4,
     log: Callable[[str], None] = lambda line: None,
 ) -> list[Point]:
-    """Warm-up re-localization of every class from every start, epoch by epoch."""
+    """Measure the warm-up re-localization of all classes from every start, epoch by epoch.
+
+    `dataset` and `truth` are the target's images, or those at `indices` of the store. Returns one point per start and
+    epoch.
+    """
     target = Target.from_store(
         store, dataset, learned.scores, settings.features, indices=indices, device=device, memory=memory
     )
@@ -68,44 +72,44 @@ def study_init(
             for label, problem in enumerate(problems):
                 if problem is not None:
                     state = selection[label] if epoch else None
-                    selection[label], own = _turn(problem, start, state, target, label, settings)
-                    energy += own
+                    selection[label], class_energy = _step(problem, start, state, target, label, settings)
+                    energy += class_energy
             seconds += time.perf_counter() - before
             chosen = tuple(selection)
             boxes = tuple(target.selected_boxes(chosen, label) for label in range(len(target.classes)))
-            sure = tuple(torch.ones(len(entry), dtype=torch.float64) for entry in chosen)
-            result = localized(dataset, scored_boxes(target.positives, boxes, sure), truth)
-            at = [corloc(result, threshold, draws=1).mean for threshold in (0.5, 0.7)]
-            points.append(Point(start, epoch, seconds, energy, *at))
-            log(f"{start}, epoch {epoch}: CorLoc@0.5 {100 * at[0]:.1f}, energy {energy:.1f}, {seconds:.1f} s")
+            confidence = tuple(torch.ones(len(entry), dtype=torch.float64) for entry in chosen)
+            result = localized(dataset, scored_boxes(target.positives, boxes, confidence), truth)
+            corlocs = [corloc(result, threshold, draws=1).mean for threshold in (0.5, 0.7)]
+            points.append(Point(start, epoch, seconds, energy, *corlocs))
+            log(f"{start}, epoch {epoch}: CorLoc@0.5 {100 * corlocs[0]:.1f}, energy {energy:.1f}, {seconds:.1f} s")
     return points
 
 
-def _turn(
+def _step(
     problem: ClassProblem, start: str, state: Tensor | None, target: Target, label: int, settings: LocalizationSettings
 ) -> tuple[Tensor, float]:
-    """The start, or one epoch of ICM from a state: selection and energy of a class."""
+    """Make the start, or one epoch of ICM from a state; return the selection and energy of a class."""
     options: dict[str, Any] = {"seed": settings.seed + label, "iterations": settings.solver.iterations}
     if state is not None:
-        found = problem.solve(state, epochs=1, **options)
+        solution = problem.solve(state, epochs=1, **options)
     elif start.startswith("K="):
-        found = problem.solve(k=int(start[2:]), epochs=0, **options)
+        solution = problem.solve(k=int(start[2:]), epochs=0, **options)
     elif start == "whole image":
-        found = problem.solve(_largest(target, label, problem.unary), epochs=0, **options)
+        solution = problem.solve(_largest(target, label, problem.unary), epochs=0, **options)
     else:
-        found = problem.solve({"objectness": "unary"}.get(start, start), epochs=0, **options)
-    return found.selection.cpu(), found.energy
+        solution = problem.solve({"objectness": "unary"}.get(start, start), epochs=0, **options)
+    return solution.selection.cpu(), solution.energy
 
 
 def _largest(target: Target, label: int, unary: Tensor) -> Tensor:
-    """The largest proposal that may be selected, which is the whole image where that may: (M,)."""
+    """Select the largest allowed proposal of every bag (M,): the whole image, if it is one."""
     boxes = target.boxes(label)
     area = (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1)
     return area.masked_fill(unary == -torch.inf, -1).argmax(dim=1)
 
 
 def write_study(points: list[Point], folder: Path) -> None:
-    """The points as `init.csv` and the paper's three plots as `init.png`."""
+    """Write the points as `init.csv` and the three plots of the paper as `init.png`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -119,10 +123,10 @@ def write_study(points: list[Point], folder: Path) -> None:
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     lowest = min(point.energy for point in points)
     for start in STARTS:
-        own = [point for point in points if point.start == start]
-        seconds = [max(point.seconds, 1e-3) for point in own]
-        left.plot(seconds, [100 * point.corloc50 for point in own], marker="o", markersize=4, label=start)
-        middle.plot(seconds, [point.energy - lowest + 1 for point in own], marker="o", markersize=4, label=start)
+        of_start = [point for point in points if point.start == start]
+        seconds = [max(point.seconds, 1e-3) for point in of_start]
+        left.plot(seconds, [100 * point.corloc50 for point in of_start], marker="o", markersize=4, label=start)
+        middle.plot(seconds, [point.energy - lowest + 1 for point in of_start], marker="o", markersize=4, label=start)
     left.set(xlabel="seconds", ylabel="CorLoc@0.5 (%)", xscale="log")
     middle.set(xlabel="seconds", ylabel="energy above the lowest found, + 1", xscale="log", yscale="log")
     left.legend(fontsize=8)

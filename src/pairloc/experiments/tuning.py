@@ -1,7 +1,7 @@
-"""Settings chosen on playing classes: source classes whose boxes are taken away, and asked for afterwards.
+"""Tuning of settings on playing classes: source classes that are treated as a target and then evaluated.
 
-The target's own truth is never looked at. What the proposer learned of the playing classes it has learned, though: the
-figures are for comparing settings with each other, not with the target's.
+The ground truth of the target is never used. The proposer, however, may have been trained on the playing classes, so
+the results are comparable with each other but not with results on the target.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ from pairloc.localization.learned import Learned
 from pairloc.presets import merged
 from pairloc.settings import LocalizationSettings, TransferSettings
 
-_PURE = 150  # images with boxes of the playing classes alone, below which others are taken too
+_MIN_PURE = 150  # with fewer images of playing classes alone, images that show other classes too are used
 
-# What is tried, in this order: the best value of each is kept for the next. The method says what it is judged by.
+# Key, values to try, and method to evaluate with. Keys are tried in this order; the best value of each is kept.
 SEARCH: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("transfer.features.geometry", (False, True), "warm-up-unary"),
     ("transfer.unary.fit", ("sampled", "exact"), "warm-up-unary"),
@@ -49,16 +49,16 @@ SEARCH: tuple[tuple[str, tuple[Any, ...], str], ...] = (
 
 @dataclass(frozen=True)
 class Draw:
-    """Source classes that play the target, and the images of both sides."""
+    """A draw of playing classes, with the images to learn from and the images that play the target."""
 
-    classes: Ints  # playing the target
+    classes: Ints  # playing classes
     source: list[int]  # images to learn the transfer scores from
     target: list[int]  # images tagged with playing classes
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A setting's value and what it did: CorLoc on the playing classes, mean over draws."""
+class Trial:
+    """A value of a setting and its CorLoc on the playing classes, averaged over draws."""
 
     key: str
     value: object
@@ -68,49 +68,55 @@ class Tried:
 
     @property
     def merit(self) -> float:
-        """What settings are chosen by."""
+        """The mean of CorLoc@0.5 and @0.7, by which values are compared."""
         return (self.corloc50 + self.corloc70) / 2
 
 
 def draw_classes(dataset: Dataset, count: int, seed: int) -> Draw:
-    """Draw classes to play the target, and share the images out: none is on both sides.
+    """Draw `count` classes to play the target, and split the images into disjoint source and target.
 
-    As in the paper's COCO protocol the target's images show playing classes alone; where those are too few, half of all
-    images with a playing class are taken.
+    As in the COCO protocol of the paper, target images show playing classes alone; if there are too few of them, half
+    of all images with a playing class are used. Raises an InputError if the source has too few classes.
     """
     random = np.random.default_rng([seed, 7])
-    shown = [c for c, images in enumerate(dataset.positives) if len(images) >= 4]
-    if len(shown) <= count:
-        raise InputError(f"the source has {len(shown)} classes with four images or more: too few to hold {count} out")
-    classes = np.sort(random.permutation(shown)[:count])
+    usable = [c for c, images in enumerate(dataset.positives) if len(images) >= 4]
+    if len(usable) <= count:
+        raise InputError(
+            f"the source has {len(usable)} classes with four or more images, too few to hold {count} out; choose fewer"
+        )
+    classes = np.sort(random.permutation(usable)[:count])
     playing = set(classes.tolist())
     target = [i for i, tags in enumerate(dataset.tags) if tags and set(tags) <= playing]
-    if len(target) < _PURE:
+    if len(target) < _MIN_PURE:
         mixed = [i for i, tags in enumerate(dataset.tags) if set(tags) & playing]
         target = sorted(random.permutation(mixed)[: max(len(mixed) // 2, 1)].tolist())
     return Draw(classes, sorted(set(range(len(dataset))) - set(target)), target)
 
 
 class PlayingTarget:
-    """One draw: its two sides, and the truth of the playing classes."""
+    """One draw of playing classes as a target, to measure methods and settings on.
+
+    >>> draw = draw_classes(store.dataset, count=15, seed=0)
+    >>> PlayingTarget(store, (source, truth), draw, "cpu").measure("full", transfer_settings, localization_settings)
+    """
 
     def __init__(self, store: BagStore, source: tuple[Dataset, GroundTruth], draw: Draw, device: str) -> None:
         self.store, self.draw, self.device = store, draw, device
         annotated, truth = source
         playing = np.isin(truth.label, draw.classes)
         self.source = (annotated, truth.where(~playing))
-        place = {int(c): index for index, c in enumerate(draw.classes)}
-        mine = store.dataset.subset(draw.target)
-        tags = tuple(tuple(sorted(place[t] for t in own if t in place)) for own in mine.tags)
-        self.dataset = Dataset(mine.images, tuple(store.dataset.classes[c] for c in draw.classes), tags)
-        where = np.array([-1 if p is None else p for p in mine.places(annotated)], dtype=np.int64)
+        new_label = {int(c): index for index, c in enumerate(draw.classes)}
+        subset = store.dataset.subset(draw.target)
+        tags = tuple(tuple(sorted(new_label[t] for t in labels if t in new_label)) for labels in subset.tags)
+        self.dataset = Dataset(subset.images, tuple(store.dataset.classes[c] for c in draw.classes), tags)
+        rows = np.array([-1 if row is None else row for row in subset.indices_of(annotated)], dtype=np.int64)
         labels = np.full(len(annotated.classes), -1)
         labels[draw.classes] = np.arange(len(draw.classes))
-        self.truth = truth.relabelled(where, labels)
+        self.truth = truth.relabelled(rows, labels)
         self._learned: dict[TransferSettings, Learned] = {}
 
     def measure(self, method: str, transfer: TransferSettings, settings: LocalizationSettings) -> tuple[float, float]:
-        """CorLoc@0.5 and @0.7 of a method on the playing classes."""
+        """Return CorLoc@0.5 and @0.7 of a method on the playing classes."""
         if transfer not in self._learned:
             self._learned[transfer] = learn_source(
                 self.store, self.source, transfer, indices=self.draw.source, device=self.device
@@ -129,32 +135,41 @@ def tune(
     localization: LocalizationSettings,
     search: Sequence[tuple[str, tuple[Any, ...], str]] = SEARCH,
     log: Callable[[str], None] = lambda line: None,
-) -> tuple[TransferSettings, LocalizationSettings, list[Tried]]:
-    """Try values key by key, keeping the best of each; the settings found and all that was tried."""
+) -> tuple[TransferSettings, LocalizationSettings, list[Trial]]:
+    """Tune settings key by key, keeping the best value of each; return the settings and all trials."""
     chosen: dict[str, Any] = {"transfer": transfer, "localization": localization}
-    tried: list[Tried] = []
+    trials: list[Trial] = []
     for key, values, method in search:
         section, name = key.split(".", 1)
         results = []
         for value in values:
             try:
-                settings = chosen | {section: changed(chosen[section], name, value)}
+                settings = chosen | {section: with_value(chosen[section], name, value)}
             except ValidationError:
-                log(f"{key} = {value}: contradicts the other settings, not tried")
+                log(f"{key} = {value}: not tried, because it conflicts with other settings")
                 continue
-            found = [target.measure(method, settings["transfer"], settings["localization"]) for target in targets]
-            at50, at70 = np.mean(found, axis=0).tolist()
-            results.append(Tried(key, value, method, at50, at70))
+            try:
+                measured = [
+                    target.measure(method, settings["transfer"], settings["localization"]) for target in targets
+                ]
+            except InputError as error:
+                log(f"{key} = {value}: not tried ({error})")
+                continue
+            at50, at70 = np.mean(measured, axis=0).tolist()
+            results.append(Trial(key, value, method, at50, at70))
             log(f"{key} = {value}, {method}: CorLoc@0.5 {100 * at50:.1f}, @0.7 {100 * at70:.1f}")
-        tried += results
+        trials += results
         if results:
-            best = max(results, key=lambda entry: entry.merit)
-            chosen[section] = changed(chosen[section], name, best.value)
-    return chosen["transfer"], chosen["localization"], tried
+            best = max(results, key=lambda trial: trial.merit)
+            chosen[section] = with_value(chosen[section], name, best.value)
+    return chosen["transfer"], chosen["localization"], trials
 
 
-def changed(settings: Any, name: str, value: object) -> Any:
-    """Settings with another value of a key such as energy.alpha."""
+def with_value(settings: Any, name: str, value: object) -> Any:
+    """Return a copy of settings with another value of a key such as energy.alpha.
+
+    Setting foreground_iou also lowers background_iou to it, if necessary.
+    """
     change: Any = value
     for part in reversed(name.split(".")):
         change = {part: change}

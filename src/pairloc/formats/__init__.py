@@ -1,4 +1,4 @@
-"""One file per format, for reading and for writing. `read` recognises the format by itself."""
+"""Data set formats, one file each for reading and writing; `read` recognises the format."""
 
 from pairloc.formats.reading import FORMATS, read
 from pairloc.formats.writing import write

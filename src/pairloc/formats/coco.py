@@ -1,4 +1,4 @@
-"""COCO JSON: boxes, or only the classes of every image."""
+"""COCO JSON: boxes, or only the tags of every image."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pairloc.boxes import Bools, Floats, Ints, to_xywh
-from pairloc.datasets.building import Builder, number, whole
+from pairloc.datasets.building import Builder, int_if_whole, parse_number
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError, shown
@@ -18,15 +18,15 @@ ONE_FILE = True
 
 
 def matches(path: Path) -> bool:
-    """Whether this looks like a COCO file."""
+    """Whether this is a JSON file; Label Studio, which also uses JSON, is tried first."""
     return path.suffix.lower() == ".json"
 
 
 def parse(path: Path, builder: Builder) -> None:
     """Read a COCO file.
 
-    `images` is required. Classes come from `categories`; tags from `annotations` (with a `bbox` they are boxes) and
-    from a `classes` or `labels` list in an image, of names or category ids.
+    `images` is required; `categories` defines the classes. `annotations` with a `bbox` are boxes, those without are
+    tags. An image may also list its tags, by name or category id, under `classes` or `labels`.
     """
     content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("images"), list):
@@ -36,7 +36,7 @@ def parse(path: Path, builder: Builder) -> None:
     _annotations(content, path, builder, labels)
     base = path.parent if path.parent.name else path.absolute().parent
     last_word = path.stem.rsplit("_", 1)[-1]  # instances_val2017.json -> val2017
-    builder.look_in(
+    builder.choose_image_folder(
         [
             base / "images",
             base,
@@ -49,7 +49,7 @@ def parse(path: Path, builder: Builder) -> None:
 
 
 class Place(NamedTuple):
-    """Where an entry stands; text only when asked, since there are a million of them."""
+    """Position of an entry in a file; formatted only for a message, since a file may have a million entries."""
 
     path: Path
     key: str
@@ -57,12 +57,12 @@ class Place(NamedTuple):
     id: object
 
     def __str__(self) -> str:
-        known = f" (id {shown(self.id)})" if isinstance(self.id, int | str) else ""
-        return f"{self.path}: {self.key}[{self.row}]{known}"
+        id_text = f" (id {shown(self.id)})" if isinstance(self.id, int | str) else ""
+        return f"{self.path}: {self.key}[{self.row}]{id_text}"
 
 
 def _entries(content: dict[str, Any], key: str, path: Path, builder: Builder) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """The entries of a list with the place of each."""
+    """Yield the entries of a list, each with its place."""
     entries = content.get(key) or []
     if not isinstance(entries, list):
         raise InputError(f"{path}: '{key}' is {shown(entries)}, not a list")
@@ -74,17 +74,17 @@ def _entries(content: dict[str, Any], key: str, path: Path, builder: Builder) ->
 
 
 def _categories(content: dict[str, Any], path: Path, builder: Builder) -> dict[object, int]:
-    """Category id -> class index."""
+    """Map category ids to class indices."""
     labels: dict[object, int] = {}
     for place, entry in _entries(content, "categories", path, builder):
-        id, name = whole(entry.get("id")), entry.get("name")
+        id, name = int_if_whole(entry.get("id")), entry.get("name")
         if not isinstance(id, int) or isinstance(id, bool):
             builder.findings.add("bad-entry", place, f"category id is {shown(id)}, not a whole number")
         elif id in labels:
-            builder.findings.add("duplicate-id", place, f"category id {shown(id)} was used before")
+            builder.findings.add("duplicate-id", place, f"category id {shown(id)} is already used")
         else:
             if isinstance(name, str) and name.strip() in builder.classes:
-                builder.findings.add("duplicate-class", place, f"the class name {shown(name)} was used before")
+                builder.findings.add("duplicate-class", place, f"the class name {shown(name)} is already used")
             labels[id] = builder.label(name, place, id=id)
     return labels
 
@@ -101,9 +101,9 @@ def _images(content: dict[str, Any], path: Path, builder: Builder, labels: dict[
             continue
         for name in names:
             if isinstance(name, int) and not isinstance(name, bool):
-                builder.tag(image, _known(name, labels, place, builder))
+                builder.tag(image, _class_of(name, labels, place, builder))
             elif isinstance(name, str) and labels and name.strip() not in builder.classes:
-                builder.findings.add("unknown-category", place, f"class {shown(name)} is not among the categories")
+                builder.findings.add("unknown-category", place, f"class {shown(name)} is not in 'categories'")
             else:
                 builder.tag(image, builder.label(name, place))
 
@@ -114,14 +114,14 @@ def _annotations(content: dict[str, Any], path: Path, builder: Builder, labels: 
         id = entry.get("id")
         if isinstance(id, int | str):
             if id in seen:
-                builder.findings.add("duplicate-id", place, f"annotation id {shown(id)} was used before")
+                builder.findings.add("duplicate-id", place, f"annotation id {shown(id)} is already used")
                 continue
             seen.add(id)
         image = builder.find_image(entry.get("image_id"))
         if image is None:
             builder.findings.add("unknown-image", place, f"there is no image with id {shown(entry.get('image_id'))}")
             continue
-        label = _known(entry.get("category_id"), labels, place, builder)
+        label = _class_of(entry.get("category_id"), labels, place, builder)
         if entry.get("bbox") in (None, []):
             builder.tag(image, label)
             continue
@@ -135,18 +135,18 @@ def _annotations(content: dict[str, Any], path: Path, builder: Builder, labels: 
         )
 
 
-def _known(id: object, labels: dict[object, int], place: Place, builder: Builder) -> int:
-    """The class index of a category id, or -1 with a finding."""
-    id = whole(id)
+def _class_of(id: object, labels: dict[object, int], place: Place, builder: Builder) -> int:
+    """The class index of a category id; -1, with a finding, if it is unknown."""
+    id = int_if_whole(id)
     if isinstance(id, int | str) and not isinstance(id, bool) and id in labels:
         return labels[id]
-    builder.findings.add("unknown-category", place, f"category id {shown(id)} is not among the categories")
+    builder.findings.add("unknown-category", place, f"category id {shown(id)} is not in 'categories'")
     return -1
 
 
 def _corners(bbox: object) -> list[object]:
-    """(x, y, width, height) -> (x1, y1, x2, y2); what is not four numbers is passed on for the builder to report."""
-    values = [number(value) for value in bbox] if isinstance(bbox, list) and len(bbox) == 4 else []
+    """Convert (x, y, width, height) to (x1, y1, x2, y2); anything else is returned as is, for the builder to report."""
+    values = [parse_number(value) for value in bbox] if isinstance(bbox, list) and len(bbox) == 4 else []
     match values:
         case [float(x), float(y), float(width), float(height)]:
             return [x, y, x + width, y + height]
@@ -164,20 +164,23 @@ def to_coco(
     score: Floats | None = None,
     description: str = "",
 ) -> dict[str, object]:
-    """Boxes (n, 4) of a data set as a COCO file's content; ids are those the data set was read with."""
+    """The content of a COCO file: boxes (n, 4) with image (n,), label (n,), and optionally ignored (n,), score (n,).
+
+    Image and category ids are those of the data set.
+    """
     xywh = to_xywh(boxes).round(2).tolist()
     area = np.prod(to_xywh(boxes)[:, 2:], axis=1).round(2).tolist()
     crowd = [0] * len(image) if ignored is None else ignored.astype(int).tolist()
     annotations: list[dict[str, object]] = [
         {
-            "id": number_,
+            "id": annotation_id,
             "image_id": dataset.images[i].id,
             "category_id": dataset.class_ids[c],
             "bbox": bbox,
             "area": size,
             "iscrowd": is_crowd,
         }
-        for number_, (i, c, bbox, size, is_crowd) in enumerate(
+        for annotation_id, (i, c, bbox, size, is_crowd) in enumerate(
             zip(image.tolist(), label.tolist(), xywh, area, crowd, strict=True), start=1
         )
     ]
@@ -202,7 +205,7 @@ def to_coco(
 
 
 def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
-    """Found boxes as COCO JSON with scores, whole or not at all."""
+    """Write predicted boxes with scores as COCO JSON."""
     content = to_coco(
         dataset, boxes.image, boxes.label, boxes.boxes, score=boxes.score, description="boxes found by pairloc"
     )
@@ -210,5 +213,5 @@ def write_boxes(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
 
 
 def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
-    """Write `annotations.json`, which pycocotools reads; ids are those the boxes came with."""
+    """Write `annotations.json`, which pycocotools reads; image and category ids are those of the data set."""
     write_boxes(folder / "annotations.json", dataset, boxes)

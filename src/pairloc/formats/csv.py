@@ -1,4 +1,4 @@
-"""CSV: tags (`image,labels` with several labels a cell, or one row a pair), or boxes with their corners."""
+"""CSV tables: tags (`image,labels` with several labels per cell, or `image,label`), or boxes with corners."""
 
 import csv
 import io
@@ -13,32 +13,32 @@ from pairloc.formats.writing import ImageFiles, by_image, has_score
 from pairloc.io import read_text, reason, write_text
 
 ONE_FILE = True
-_IMAGE = ("image", "file", "filename", "file_name", "path", "picture")
-_ONE = ("label", "tag", "class", "category", "name")
-_MANY = ("labels", "tags", "classes", "categories")
-_CORNERS = (("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"))
+_IMAGE_COLUMNS = ("image", "file", "filename", "file_name", "path", "picture")
+_SINGLE_LABEL_COLUMNS = ("label", "tag", "class", "category", "name")
+_MULTI_LABEL_COLUMNS = ("labels", "tags", "classes", "categories")
+_CORNER_COLUMNS = (("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"))
 _SEPARATORS = (";", "|", ",")
-Row = tuple[str, dict[str, str]]  # the place, and the cells by column
+Row = tuple[str, dict[str, str]]  # place of the row in the file, cells by column
 
 
 def matches(path: Path) -> bool:
-    """Whether this is a table of tags by its ending."""
+    """Whether the suffix is that of a table."""
     return path.suffix.lower() in (".csv", ".tsv")
 
 
 def parse(path: Path, builder: Builder) -> None:
     """Read a table with a header.
 
-    A column called `label` holds one label a row; one called `labels` holds several, separated by ';', '|', ',' or,
-    where none of these occurs, by spaces if the words also stand alone as labels.
+    A column `label` has one label per row. A column `labels` may have several, separated by ';', '|' or ','. If none
+    of these occurs, cells are split at spaces if, in most of them, every word also occurs as a single label.
     """
     rows = list(_rows(path, builder))
     columns = list(rows[0][1]) if rows else []
-    image_column = _one_of(_IMAGE, columns, path, "the image")
-    label_column = _one_of((*_MANY, *_ONE), columns, path, "the labels")
-    corners = next((names for names in _CORNERS if all(name in columns for name in names)), None)
+    image_column = _find_column(_IMAGE_COLUMNS, columns, path, "the image")
+    label_column = _find_column((*_MULTI_LABEL_COLUMNS, *_SINGLE_LABEL_COLUMNS), columns, path, "the labels")
+    corners = next((names for names in _CORNER_COLUMNS if all(name in columns for name in names)), None)
     separator = None
-    if label_column in _MANY and corners is None:
+    if label_column in _MULTI_LABEL_COLUMNS and corners is None:
         separator = _separator([cells[label_column] for _, cells in rows], path, builder)
     for place, cells in rows:
         name = builder.file_name(cells[image_column].strip(), place)
@@ -57,11 +57,11 @@ def parse(path: Path, builder: Builder) -> None:
                     builder.box(image, label, values, place, score=cells.get("score", "").strip() or None)
                 else:
                     builder.tag(image, label)
-    builder.look_in([path.parent / "images", path.parent, path.parent.parent])
+    builder.choose_image_folder([path.parent / "images", path.parent, path.parent.parent])
 
 
 def _rows(path: Path, builder: Builder) -> Iterator[Row]:
-    """The rows under the header, each as a map from lower-case column names."""
+    """The rows below the header, as dicts by lower-case column name; malformed rows become findings."""
     text = read_text(path)
     first = text.lstrip().splitlines()[0]
     delimiter = max((",", "\t", ";"), key=first.count)
@@ -75,40 +75,42 @@ def _rows(path: Path, builder: Builder) -> Iterator[Row]:
             if header is None:
                 header = [cell.strip().lower() for cell in cells]
                 if len(set(header)) < len(header):
-                    raise InputError(f"{place}: two columns have one name in {shown(','.join(header))}; rename one")
-                _one_of(_IMAGE, header, path, "the image")
-                _one_of((*_MANY, *_ONE), header, path, "the labels")
+                    raise InputError(
+                        f"{place}: two columns have the same name in {shown(','.join(header))}; rename one"
+                    )
+                _find_column(_IMAGE_COLUMNS, header, path, "the image")
+                _find_column((*_MULTI_LABEL_COLUMNS, *_SINGLE_LABEL_COLUMNS), header, path, "the labels")
             elif len(cells) != len(header):
-                found = f"has {len(cells)} cells where the header has {len(header)}"
-                builder.findings.add("bad-entry", place, f"{found}; put quotes around cells with '{delimiter}'")
+                problem = f"has {len(cells)} cells, but the header has {len(header)}"
+                builder.findings.add("bad-entry", place, f"{problem}; quote cells that contain '{delimiter}'")
             else:
                 yield place, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num}: is not valid CSV ({reason(error)})") from error
 
 
-def _one_of(names: tuple[str, ...], columns: list[str], path: Path, what: str) -> str:
+def _find_column(names: tuple[str, ...], columns: list[str], path: Path, what: str) -> str:
     found = next((name for name in names if name in columns), None)
     if found is None and columns:
-        raise InputError(f"{path}: line 1: no column for {what} among {shown(','.join(columns))}; call it {names[0]!r}")
+        raise InputError(f"{path}: line 1: no column for {what} among {shown(','.join(columns))}; name it {names[0]!r}")
     return found or names[0]
 
 
 def _separator(cells: list[str], path: Path, builder: Builder) -> str | None:
-    """What stands between the labels of a cell; None where every cell is one label."""
-    marks = [mark for mark in _SEPARATORS if any(mark in cell for cell in cells)]
-    if len(marks) > 1:
-        found = f"several separators occur ({' '.join(marks)}), labels are cut at {marks[0]!r}"
-        builder.findings.add("guessed-separator", str(path), found)
-    if marks:
-        return marks[0]
-    alone = {cell.strip() for cell in cells if cell.strip() and " " not in cell.strip()}
+    """Guess the separator between the labels of a cell, with a finding if in doubt; None for one label per cell."""
+    used = [separator for separator in _SEPARATORS if any(separator in cell for cell in cells)]
+    if len(used) > 1:
+        problem = f"several separators occur ({' '.join(used)}); labels are split at {used[0]!r}"
+        builder.findings.add("guessed-separator", str(path), problem)
+    if used:
+        return used[0]
+    single = {cell.strip() for cell in cells if cell.strip() and " " not in cell.strip()}
     several = [cell.split() for cell in cells if " " in cell.strip()]
     if not several:
         return None
-    splits = sum(all(word in alone for word in words) for words in several)
-    chosen = " " if 2 * splits >= len(several) else None
-    meaning = "several labels" if chosen else "one label of several words"
+    splittable = sum(all(word in single for word in words) for words in several)
+    chosen = " " if 2 * splittable >= len(several) else None
+    meaning = "several labels" if chosen else "one label with several words"
     example = " ".join(several[0])
     builder.findings.add(
         "guessed-separator", str(path), f"{len(several)} cells such as {example!r} are read as {meaning}"
@@ -117,17 +119,17 @@ def _separator(cells: list[str], path: Path, builder: Builder) -> str | None:
 
 
 def write_tags(path: Path, dataset: Dataset) -> None:
-    """Write `image,labels`; where a name could be taken for several, one row a pair under `image,label`."""
-    plain = not any(mark in name for name in dataset.classes for mark in (" ", *_SEPARATORS))
-    rows = [["image", "labels" if plain else "label"]]
+    """Write `image,labels`; if a class name contains a separator, `image,label` with one row per tag."""
+    separable = not any(separator in name for name in dataset.classes for separator in (" ", *_SEPARATORS))
+    rows = [["image", "labels" if separable else "label"]]
     for index, image in enumerate(dataset.images):
         names = dataset.names(index)
-        rows += [[image.file, cell] for cell in ([";".join(names)] if plain else names or [""])]
+        rows += [[image.file, cell] for cell in ([";".join(names)] if separable else names or [""])]
     _write_table(path, rows)
 
 
 def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
-    """Write `boxes.csv`: image, size, label, score and corners, one row a box; an image without a box has one too."""
+    """Write `boxes.csv`: one row per box with image, size, label, score and corners; one row for an empty image."""
     table: list[list[object]] = [["image", "width", "height", "label", "score", "x1", "y1", "x2", "y2"]]
     for image, rows in zip(dataset.images, by_image(dataset, boxes), strict=True):
         head = [image.file, *(image.size or ("", ""))]

@@ -1,10 +1,10 @@
-"""CVAT for images 1.1: one XML file of images with boxes and tags."""
+"""CVAT for images 1.1: one XML file with the boxes and tags of all images."""
 
 import math
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from pairloc.datasets.building import Builder, number
+from pairloc.datasets.building import Builder, parse_number
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
@@ -16,7 +16,7 @@ _CORNERS = ("xtl", "ytl", "xbr", "ybr")
 
 
 def matches(path: Path) -> bool:
-    """Whether this is an XML file that begins as CVAT's do."""
+    """Whether this is an XML file with `<annotations` near its start."""
     if path.suffix.lower() != ".xml" or not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -24,39 +24,40 @@ def matches(path: Path) -> bool:
 
 
 def parse(path: Path, builder: Builder) -> None:
-    """Read the images of a CVAT file; a box's `score` attribute is its score, a polygon counts as the box around it."""
+    """Read a CVAT file; the attribute `score` of a box is its score, a polygon is read as its bounding box."""
     root = read_xml(path)
     if root.tag != "annotations":
         raise InputError(f"{path}: is not a CVAT file: its root is <{root.tag[:40]}>, not <annotations>")
     for label in root.iterfind("meta//labels/label/name"):
         builder.label(label.text, f"{path}: <meta> labels")
     if root.find("track") is not None and root.find("image") is None:
-        raise InputError(f"{path}: is CVAT for video; export it as 'CVAT for images'")
-    for index, entry in enumerate(root.iterfind("image")):
-        place = f"{path}: image {index + 1}"
+        raise InputError(f"{path}: is in the format 'CVAT for video'; export it as 'CVAT for images'")
+    for image_number, entry in enumerate(root.iterfind("image"), start=1):
+        place = f"{path}: image {image_number}"
         size = (entry.get("width"), entry.get("height"))
         image = builder.image(entry.get("name"), place, size=size)
-        for mark_index, mark in enumerate(entry):
-            _parse_mark(mark, image, f"{place}, {mark.tag} {mark_index + 1}", builder)
-    builder.look_in([path.parent / "images", path.parent, path.parent.parent])
+        for shape_number, shape in enumerate(entry, start=1):
+            _parse_shape(shape, image, f"{place}, {shape.tag} {shape_number}", builder)
+    builder.choose_image_folder([path.parent / "images", path.parent, path.parent.parent])
 
 
-def _parse_mark(mark: Element, image: int, place: str, builder: Builder) -> None:
-    if mark.tag not in ("tag", "box", "polygon"):
-        builder.findings.add("other-mark", place, f"is a {mark.tag[:40]}")
+def _parse_shape(shape: Element, image: int, place: str, builder: Builder) -> None:
+    if shape.tag not in ("tag", "box", "polygon"):
+        builder.findings.add("other-mark", place, f"has the type {shape.tag[:40]!r}")
         return
-    label = builder.label(mark.get("label"), place)
-    if mark.tag == "tag":
+    label = builder.label(shape.get("label"), place)
+    if shape.tag == "tag":
         builder.tag(image, label)
         return
-    score = next((item.text for item in mark.iterfind("attribute") if item.get("name") == "score"), None)
-    builder.box(image, label, _turned(mark) if mark.tag == "box" else _around(mark), place, score=score or None)
+    score = next((item.text for item in shape.iterfind("attribute") if item.get("name") == "score"), None)
+    corners = _box_corners(shape) if shape.tag == "box" else _polygon_corners(shape)
+    builder.box(image, label, corners, place, score=score or None)
 
 
-def _turned(box: Element) -> list[object]:
-    """The corners of a box, or of the box around it if it is turned (about its centre)."""
-    corners = [number(box.get(side)) for side in _CORNERS]
-    angle = math.radians(number(box.get("rotation", "0")) or 0.0)
+def _box_corners(box: Element) -> list[object]:
+    """Corners of a box; of its bounding box if it is rotated, which CVAT does about the centre."""
+    corners = [parse_number(box.get(side)) for side in _CORNERS]
+    angle = math.radians(parse_number(box.get("rotation", "0")) or 0.0)
     match corners:
         case [float(x1), float(y1), float(x2), float(y2)] if angle and math.isfinite(x1 + y1 + x2 + y2 + angle):
             sin, cos = abs(math.sin(angle)), abs(math.cos(angle))
@@ -67,18 +68,18 @@ def _turned(box: Element) -> list[object]:
             return [box.get(side) for side in _CORNERS]
 
 
-def _around(polygon: Element) -> list[object]:
-    """The corners of the box around a polygon `x,y;x,y;...`."""
-    pairs = [[number(word) for word in point.split(",")] for point in (polygon.get("points") or "").split(";")]
-    xs, ys = ([pair[axis] if len(pair) == 2 else None for pair in pairs] for axis in (0, 1))
+def _polygon_corners(polygon: Element) -> list[object]:
+    """Corners of the bounding box of a polygon `x,y;x,y;...`; not four numbers if the polygon is malformed."""
+    points = [[parse_number(word) for word in point.split(",")] for point in (polygon.get("points") or "").split(";")]
+    xs, ys = ([point[axis] if len(point) == 2 else None for point in points] for axis in (0, 1))
     if None in xs or None in ys:
         return [polygon.get("points")]
-    across, along = ([float(side or 0) for side in sides] for sides in (xs, ys))
-    return [min(across), min(along), max(across), max(along)]
+    x, y = ([float(value or 0) for value in values] for values in (xs, ys))
+    return [min(x), min(y), max(x), max(y)]
 
 
 def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
-    """Write `annotations.xml`, which CVAT takes by 'Upload annotations'; its labels need a number attribute `score`."""
+    """Write `annotations.xml` for 'Upload annotations' in CVAT; the labels there need an attribute `score`."""
     root = Element("annotations")
     SubElement(root, "version").text = "1.1"
     task = SubElement(SubElement(root, "meta"), "task")

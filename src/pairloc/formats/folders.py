@@ -1,4 +1,4 @@
-"""A folder per class: the folder's name is the tag of every image in it."""
+"""One folder per class: the name of the folder is the tag of its images."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from pairloc.errors import InputError
 
 _ANNOTATIONS = (".json", ".xml", ".csv", ".yaml", ".yml")
 _SPLITS = {"train", "val", "valid", "test", "train2017", "val2017", "test2017", "images", "labels", "annotations"}
-_UNREAD = (".heic", ".heif", ".avif", ".jp2", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".svg", ".pdf")
+_UNSUPPORTED = (".heic", ".heif", ".avif", ".jp2", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".svg", ".pdf")
 
 
 def matches(path: Path) -> bool:
-    """Whether several folders with images lie here, no images beside them, and no annotations anywhere near."""
+    """Whether a folder has at least two class folders with images, no images outside them and no annotation files."""
     if not path.is_dir():
         return False
     names = images_below(path)
@@ -21,16 +21,16 @@ def matches(path: Path) -> bool:
 
 
 def parse(path: Path, builder: Builder) -> None:
-    """Read every folder as a class."""
+    """Read every subfolder as a class."""
     root = builder.folder or path
     if not root.is_dir():
-        raise InputError(f"{root}: is not a folder of folders, one per class")
+        raise InputError(f"{root}: is not a folder; pass the folder that contains one folder per class")
     for name in images_below(root):
         if not _is_top_level(name):
             place = str(root / name)
             builder.tag(builder.image(name, place), builder.label(name.split("/")[0], place))
-    for name in files_below(root, _UNREAD):
-        builder.findings.add("unreadable-image", root / name, "is of a format that is not read; convert it to JPEG")
+    for name in files_below(root, _UNSUPPORTED):
+        builder.findings.add("unreadable-image", root / name, "has an unsupported image format; convert it to JPEG")
     builder.folder = root
 
 

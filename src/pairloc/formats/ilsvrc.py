@@ -1,4 +1,4 @@
-"""ILSVRC DET: XML by image set, synset names, corners that count from 0."""
+"""ILSVRC DET: XML files in folders of image sets, synsets as class names, 0-based corners."""
 
 from pathlib import Path
 
@@ -19,11 +19,11 @@ def matches(path: Path) -> bool:
 
 
 def parse(path: Path, builder: Builder) -> None:
-    """Read all XML below `Annotations/DET`, or that of the images an image set (`ImageSets/DET/val.txt`) lists.
+    """Read all XML files in `Annotations/DET`, or those of an image set such as `ImageSets/DET/val.txt`.
 
-    An image set without a folder in its lines (`val.txt`) means the folder of its own name. Images without XML
-    (the negatives of the training set) come in without tags. Synsets get their words where a `map_det.txt` lies
-    in the folder.
+    Lines of an image set without a folder (`val.txt`) refer to the folder with the name of the set. Images without an
+    XML file (the negatives of the training set) have no tags. If the folder has a `map_det.txt`, synsets are replaced
+    by their words.
     """
     _parse(path, builder, None)
 
@@ -60,11 +60,14 @@ def _root(path: Path) -> Path | None:
 
 
 def read_ilsvrc(root: Path, names: Path | None = None) -> tuple[Dataset, GroundTruth]:
-    """All of ILSVRC DET with its boxes; the words of the synsets are required, since the protocol sorts by them."""
+    """Read all of ILSVRC DET with its boxes.
+
+    Raises an InputError if the words of the synsets are missing: the protocol sorts the classes by them.
+    """
     if not root.is_dir():
         raise InputError(f"{root}: there is no such folder")
     if names is None and not synset_names(root, None):
-        raise InputError(f"{root}: has no {_NAME_FILES[0]} with the words of the synsets; name it with --names")
+        raise InputError(f"{root}: has no {_NAME_FILES[0]} with the words of the synsets; pass it with --names")
     findings = Findings()
     builder = Builder(findings)
     _parse(root, builder, names)
@@ -73,13 +76,13 @@ def read_ilsvrc(root: Path, names: Path | None = None) -> tuple[Dataset, GroundT
     return parsed.dataset, GroundTruth(parsed.image, parsed.label, parsed.boxes, parsed.ignored)
 
 
-def read_names(image_set_file: Path) -> set[str]:
-    """The names of the images an image set lists, without folders."""
+def read_image_set(image_set_file: Path) -> set[str]:
+    """The names of the images in an image set, without folders."""
     return {line.split()[0].rsplit("/", 1)[-1] for line in read_text(image_set_file).splitlines() if line.strip()}
 
 
 def synset_names(root: Path, file: Path | None) -> dict[str, str]:
-    """Synset -> words, from lines such as `n02672831 1 accordion` or `n01440764 tench, Tinca tinca`."""
+    """Map synsets to words, from lines such as `n02672831 1 accordion` or `n01440764 tench, Tinca tinca`."""
     file = file or next((root / name for name in _NAME_FILES if (root / name).is_file()), None)
     if file is None:
         return {}

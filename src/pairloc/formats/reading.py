@@ -1,4 +1,4 @@
-"""`read`: any data set, whatever its format, behind one type."""
+"""`read` and its variants: load a data set of any format."""
 
 import importlib
 from pathlib import Path
@@ -12,9 +12,9 @@ from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.io import MANIFEST, no_garbage_collection, reason
 
-# In the order in which `auto` asks them whether a path is theirs. To add one: a module with `matches(path)` and
-# `parse(path, builder)`, with `write(folder, dataset, boxes, images)` if it is to be written, and with ONE_FILE = True
-# if its data sets are one file each, to be found in a folder that is named in its place.
+# `auto` tries the formats in this order. A format is a module with `matches(path)` and `parse(path, builder)`; one that
+# can be written also has `write(folder, dataset, boxes, images)`. ONE_FILE = True means that a data set is a single
+# file; the user may then pass the folder that contains it.
 FORMATS = {
     "ilsvrc": "ilsvrc",
     "voc": "voc",
@@ -30,8 +30,25 @@ FORMATS = {
 def read(path: Path | str, format: str = "auto", images: Path | str | None = None) -> Dataset:
     """Read the images, classes and tags of a data set.
 
-    `format` is one of FORMATS or "auto"; `images` is the folder the images lie in, where it is not beside the
-    annotations. Boxes, where the data set has any, give tags and are forgotten.
+    Parameters
+    ----------
+    path : annotation file or folder
+    format : name of the format, such as "coco" or "csv"; "auto" recognises it
+    images : folder of the images; by default it is searched next to the annotations
+
+    Returns
+    -------
+    dataset : Dataset; boxes in the annotations become tags and are dropped
+
+    Raises
+    ------
+    InputError : the data set cannot be used; the message names the file, the position and the problem
+
+    Examples
+    --------
+    >>> dataset = read("tags.csv", images="images")
+    >>> len(dataset), dataset.names(0)
+    (12, (...))
     """
     return _parse_strictly(path, format, images).dataset
 
@@ -39,18 +56,16 @@ def read(path: Path | str, format: str = "auto", images: Path | str | None = Non
 def read_annotated(
     path: Path | str, format: str = "auto", images: Path | str | None = None
 ) -> tuple[Dataset, GroundTruth]:
-    """Read a data set with its annotated boxes."""
+    """Read a data set and its ground-truth boxes; the arguments are those of `read`."""
     parsed = _parse_strictly(path, format, images)
     return parsed.dataset, GroundTruth(parsed.image, parsed.label, parsed.boxes, parsed.ignored)
 
 
 def read_boxes(path: Path | str, format: str = "auto", images: Path | str | None = None) -> tuple[Dataset, ScoredBoxes]:
-    """Read a data set with boxes that a program found, each with its score; crowd and difficult boxes are left out."""
+    """Read a data set and its predicted boxes with scores; crowd and difficult boxes are dropped."""
     parsed = _parse_strictly(path, format, images)
-    found = ~parsed.ignored
-    return parsed.dataset, ScoredBoxes(
-        parsed.image[found], parsed.label[found], parsed.boxes[found], parsed.score[found]
-    )
+    kept = ~parsed.ignored
+    return parsed.dataset, ScoredBoxes(parsed.image[kept], parsed.label[kept], parsed.boxes[kept], parsed.score[kept])
 
 
 def _parse_strictly(path: Path | str, format: str, images: Path | str | None) -> Parsed:
@@ -61,9 +76,12 @@ def _parse_strictly(path: Path | str, format: str, images: Path | str | None) ->
 
 
 def parse(path: Path, format: str, images: Path | None, findings: Findings) -> Parsed:
-    """Read a data set, noting what is wrong with it; what cannot be used is left out."""
+    """Read a data set, skip the entries that cannot be used and add them to `findings`.
+
+    Raises an InputError if the data set as a whole cannot be read.
+    """
     if format != "auto" and format not in FORMATS:
-        raise InputError(f"there is no format {format!r}; known are auto, {', '.join(FORMATS)}")
+        raise InputError(f"there is no format {format!r}; choose one of auto, {', '.join(FORMATS)}")
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder")
     if images is not None and not images.is_dir():
@@ -78,13 +96,16 @@ def parse(path: Path, format: str, images: Path | None, findings: Findings) -> P
             module(format).parse(path, builder)
     except OSError as error:
         raise InputError(f"{error.filename or path}: cannot be read ({reason(error)})") from error
-    except UnicodeError as error:  # a name with half a character pair reached the file system
-        raise InputError(f"{path}: has a name that is not text") from error
+    except UnicodeError as error:  # a name with a lone surrogate reached the file system
+        raise InputError(f"{path}: contains a file name that is not valid Unicode; correct it") from error
     return builder.build(str(path))
 
 
 def recognise(path: Path) -> tuple[Path, str]:
-    """The file or folder that holds the annotations, and its format."""
+    """Find the file or folder with the annotations, and its format.
+
+    Raises an InputError if no format matches or several data sets are found.
+    """
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder")
     files = annotation_files(path)
@@ -95,17 +116,17 @@ def recognise(path: Path) -> tuple[Path, str]:
         return recognise(files[0])
     if files:
         raise InputError(
-            f"{path}: holds several data sets ({', '.join(file.name for file in files)}); name one of them"
+            f"{path}: contains several data sets ({', '.join(file.name for file in files)}); pass one of them"
         )
-    deeper = [file for folder in sorted(path.iterdir()) for file in annotation_files(folder)] if path.is_dir() else []
-    if deeper:
-        some = ", ".join(str(file.relative_to(path)) for file in deeper[:5])
-        raise InputError(f"{path}: holds annotations in folders of it ({some}); name one of them")
-    raise InputError(f"{path}: no known data set here; name its format with --format ({', '.join(FORMATS)})")
+    nested = [file for folder in sorted(path.iterdir()) for file in annotation_files(folder)] if path.is_dir() else []
+    if nested:
+        examples = ", ".join(str(file.relative_to(path)) for file in nested[:5])
+        raise InputError(f"{path}: contains annotations in subfolders ({examples}); pass one of them")
+    raise InputError(f"{path}: is not recognised as a data set; pass its format with --format ({', '.join(FORMATS)})")
 
 
 def annotation_files(folder: Path) -> list[Path]:
-    """The annotation files that lie directly in a folder."""
+    """Sorted annotation files directly in a folder, not in its subfolders."""
     if not folder.is_dir():
         return []
     files = (file for file in folder.iterdir() if file.name != MANIFEST and not file.name.startswith("."))
@@ -113,7 +134,7 @@ def annotation_files(folder: Path) -> list[Path]:
 
 
 def _may_hold_annotations(file: Path) -> bool:
-    """Whether a file is one of a data set's: not every JSON file that lies in a folder is."""
+    """Whether a file may be an annotation file; a JSON object counts as COCO only if it mentions "images"."""
     format = next((format for format in FORMATS if _is_one_file(format) and module(format).matches(file)), None)
     if format != "coco":
         return format is not None
@@ -129,7 +150,7 @@ def _may_hold_annotations(file: Path) -> bool:
 def _only_file(folder: Path, format: str) -> Path:
     files = [file for file in annotation_files(folder) if module(format).matches(file)]
     if len(files) != 1:
-        raise InputError(f"{folder}: holds {len(files)} files that could be {format}; name the file")
+        raise InputError(f"{folder}: contains {len(files)} files that could be {format}; pass the path of one file")
     return files[0]
 
 
@@ -138,5 +159,5 @@ def _is_one_file(format: str) -> bool:
 
 
 def module(format: str) -> ModuleType:
-    """The module of a format in FORMATS."""
+    """Import the module of a format; `format` is a key of FORMATS."""
     return importlib.import_module(f"pairloc.formats.{FORMATS[format]}")

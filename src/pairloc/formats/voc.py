@@ -1,4 +1,4 @@
-"""PASCAL VOC folders: one XML file an image, with 1-based inclusive corners."""
+"""PASCAL VOC folders: one XML file per image, with 1-based inclusive corners."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pairloc.boxes import Size
-from pairloc.datasets.building import SUFFIXES, Builder, images_below, number
+from pairloc.datasets.building import SUFFIXES, Builder, images_below, parse_number
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
@@ -17,13 +17,13 @@ _IMAGE_FOLDERS = ("JPEGImages", "images", "Images", ".")
 
 
 def matches(path: Path) -> bool:
-    """Whether this is a VOC folder, a VOCdevkit with one year in it, or an image set of one."""
+    """Whether this is a VOC folder, a VOCdevkit with a single year, or an image set inside one."""
     root = _root(path)
     return root is not None and not (root / "Annotations" / "DET").is_dir()
 
 
 def parse(path: Path, builder: Builder) -> None:
-    """Read the XML files of a VOC folder, or of the images an image set (`ImageSets/Main/train.txt`) lists."""
+    """Read the XML files of a VOC folder, or those of an image set such as `ImageSets/Main/train.txt`."""
     root = _root(path)
     if root is None:
         raise InputError(f"{path}: is not a VOC folder: it has no folder 'Annotations'")
@@ -42,7 +42,7 @@ def parse(path: Path, builder: Builder) -> None:
 
 
 def _root(path: Path) -> Path | None:
-    """The folder that holds `Annotations`."""
+    """The folder that contains `Annotations`; None if there is none."""
     if path.is_file():
         folders = path.absolute().parents[:4] if path.suffix == ".txt" and "ImageSets" in path.absolute().parts else []
         return next((folder for folder in folders if (folder / "Annotations").is_dir()), None)
@@ -52,20 +52,23 @@ def _root(path: Path) -> Path | None:
     return years[0] if len(years) == 1 else None
 
 
-def image_set(path: Path, builder: Builder, is_there: Callable[[str], bool]) -> list[tuple[str, str]]:
-    """The (name, place) of the lines of an image set; a number behind a name (`000012 -1`) is passed over."""
+def image_set(path: Path, builder: Builder, exists: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """Read the lines of an image set as (name, place); a flag after the name (`000012 -1`) is dropped.
+
+    `exists(name)` tells whether the whole line is the name of an image: names may end with a number, too.
+    """
     lines = []
-    for number_, line in enumerate(read_text(path).split("\n"), start=1):
-        place = f"{path}: line {number_}"
+    for line_number, line in enumerate(read_text(path).split("\n"), start=1):
+        place = f"{path}: line {line_number}"
         if line.strip() and (name := builder.file_name(line.strip(), place)):
-            first, _, last = name.rpartition(" ")
-            is_flagged = first and last.lstrip("-").isdecimal() and not is_there(name)
-            lines.append((first.strip() if is_flagged else name, place))
+            stem, _, flag = name.rpartition(" ")
+            is_flagged = stem and flag.lstrip("-").isdecimal() and not exists(name)
+            lines.append((stem.strip() if is_flagged else name, place))
     return lines
 
 
 class ImageNames:
-    """Finds the image that belongs to an annotation by its name without the ending."""
+    """Index of the images below a folder by their name without suffix, to find the image of an annotation."""
 
     def __init__(self, folder: Path) -> None:
         self._by_stem: dict[str, str] = {}
@@ -73,16 +76,17 @@ class ImageNames:
             self._by_stem.setdefault(name.rpartition(".")[0], name)
 
     def find(self, stem: str) -> str | None:
-        """The image's name below the folder, or None."""
+        """The name of the image relative to the folder, or None."""
         return self._by_stem.get(stem)
 
 
 def parse_xml(
     xml: Path, file: str | None, builder: Builder, *, first_pixel: int, names: dict[str, str] | None = None
 ) -> None:
-    """Add one annotation file: `file` is its image's name, where one was found; `names` renames classes.
+    """Add one annotation file to the builder.
 
-    The upper left pixel counts as `first_pixel` (VOC: 1, ILSVRC: 0), and xmax, ymax belong to the box.
+    `file` is the name of its image, None to take the name in the XML. `names` maps class names to the names to use.
+    Coordinates count from `first_pixel` (1 in VOC, 0 in ILSVRC); xmax and ymax are inclusive.
     """
     try:
         root = read_xml(xml)
@@ -90,23 +94,20 @@ def parse_xml(
         builder.findings.add("bad-file", xml, str(error).removeprefix(f"{xml}: "))
         return
     width, height = (root.findtext(f"size/{side}") for side in ("width", "height"))
-    filled = width not in (None, "", "0") and height not in (
-        None,
-        "",
-        "0",
-    )  # tools write 0 where they do not know
-    image = builder.image(file or _file_name(root, xml), str(xml), size=(width, height) if filled else None)
-    for index, thing in enumerate(root.iter("object")):
-        place = f"{xml}: object {index + 1}"
+    missing = (None, "", "0")  # some tools write 0 for an unknown size
+    size = None if width in missing or height in missing else (width, height)
+    image = builder.image(file or _file_name(root, xml), str(xml), size=size)
+    for number, thing in enumerate(root.iter("object"), start=1):
+        place = f"{xml}: object {number}"
         name = (thing.findtext("name") or "").strip()
         label = builder.label((names or {}).get(name, name), place)
         box = thing.find("bndbox")
         if box is None:
             builder.tag(image, label)
             continue
-        x1, y1, x2, y2 = (number(box.findtext(side) or "") for side in ("xmin", "ymin", "xmax", "ymax"))
+        x1, y1, x2, y2 = (parse_number(box.findtext(side) or "") for side in ("xmin", "ymin", "xmax", "ymax"))
         if x1 is None or y1 is None or x2 is None or y2 is None:
-            builder.findings.add("bad-entry", place, "the box has no four numbers xmin, ymin, xmax, ymax")
+            builder.findings.add("bad-entry", place, "the box needs four numbers xmin, ymin, xmax, ymax")
             continue
         corners = [x1 - first_pixel, y1 - first_pixel, x2 - first_pixel + 1, y2 - first_pixel + 1]
         ignored = (thing.findtext("difficult") or "0").strip() == "1"
@@ -116,15 +117,15 @@ def parse_xml(
 
 
 def _file_name(root: Element, xml: Path) -> str:
-    """The name an annotation gives its image; ILSVRC leaves the ending out."""
+    """The file name of the image according to the annotation; ILSVRC omits the suffix."""
     name = (root.findtext("filename") or xml.stem).strip()
     return name if name.lower().endswith(SUFFIXES) else f"{name}.jpg"
 
 
 def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles) -> None:
-    """Write a VOC folder: an XML file an image, the image set that lists them, CVAT's list of classes.
+    """Write a VOC folder: one XML file per image, an image set that lists them, and `labelmap.txt` for CVAT.
 
-    Corners are whole pixels, a `score` stands beside every box.
+    Corners are rounded to whole pixels; an object with a score has an element `score`.
     """
     names = stems(dataset)
     for index, (name, rows) in enumerate(zip(names, by_image(dataset, boxes), strict=True)):
@@ -132,9 +133,9 @@ def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles
         root = Element("annotation")
         _add(root, "folder", "JPEGImages")
         _add(root, "filename", dataset.images[index].file)
-        sides = SubElement(root, "size")
+        size_element = SubElement(root, "size")
         for side, value in zip(("width", "height", "depth"), (*size, 3), strict=True):
-            _add(sides, side, value)
+            _add(size_element, side, value)
         _add(root, "segmented", 0)
         for row in rows:
             _add_object(
@@ -158,19 +159,19 @@ def _add_object(root: Element, name: str, box: list[float], score: float, size: 
     for key, value in (("pose", "Unspecified"), ("truncated", 0), ("difficult", 0)):
         _add(thing, key, value)
     corners = SubElement(thing, "bndbox")
-    x1, x2 = _whole(box[0], box[2], size[0])
-    y1, y2 = _whole(box[1], box[3], size[1])
+    x1, x2 = _round_range(box[0], box[2], size[0])
+    y1, y2 = _round_range(box[1], box[3], size[1])
     for side, corner in (("xmin", x1 + 1), ("ymin", y1 + 1), ("xmax", x2), ("ymax", y2)):
         _add(corners, side, corner)
     if has_score(score):
         _add(thing, "score", repr(score))
 
 
-def _whole(low: float, high: float, most: int) -> tuple[int, int]:
-    """A range rounded to whole pixels, at least one of them, inside the image."""
+def _round_range(low: float, high: float, side: int) -> tuple[int, int]:
+    """Round a range to whole pixels inside an image of `side` pixels; the result has at least one pixel."""
     first, last = (math.floor(value + 0.5) for value in (low, high))
-    first = min(max(first, 0), most - 1)
-    return first, min(max(last, first + 1), most)
+    first = min(max(first, 0), side - 1)
+    return first, min(max(last, first + 1), side)
 
 
 def _add(parent: Element, tag: str, text: object) -> None:

@@ -1,4 +1,4 @@
-"""`write`: boxes in any format that is written, and what the formats need for it of the images."""
+"""`write`: save boxes in any writable format; helpers that the formats share."""
 
 import math
 from collections import defaultdict
@@ -14,24 +14,27 @@ from pairloc.io import copy_file
 
 
 def write(format: str, folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: Path | None = None) -> None:
-    """Write boxes into a folder; with `images` the formats that keep images beside the labels get those too."""
-    writable(format)
+    """Write boxes to a folder; `images` is the image folder, for formats that store images next to the labels.
+
+    Raises an InputError if the format cannot be written, or an image or its size is missing.
+    """
+    check_writable(format)
     module(format).write(folder, dataset, boxes, ImageFiles(dataset, images))
 
 
-def writable(format: str) -> None:
-    """Raise an InputError where a format is not known or not written."""
-    if format not in (known := writable_formats()):
-        raise InputError(f"there is no format {format!r} to export to; known are {', '.join(known)}")
+def check_writable(format: str) -> None:
+    """Raise an InputError if a format is unknown or cannot be written."""
+    if format not in (formats := writable_formats()):
+        raise InputError(f"there is no format {format!r} to export to; choose one of {', '.join(formats)}")
 
 
 def writable_formats() -> list[str]:
-    """Those of FORMATS whose module has `write`."""
+    """The keys of FORMATS whose module has `write`."""
     return [format for format in FORMATS if hasattr(module(format), "write")]
 
 
 class ImageFiles:
-    """The image files of a data set; `images` is their folder where the user wants them to go along."""
+    """The image files of a data set; `images` is their folder, None if they are not to be copied."""
 
     def __init__(self, dataset: Dataset, images: Path | None) -> None:
         self._dataset = dataset
@@ -39,30 +42,30 @@ class ImageFiles:
         self._folder = images or dataset.folder
 
     def size(self, index: int) -> Size:
-        """(width, height) of an image, from the annotations or else from its file."""
+        """(width, height) of an image, from the annotations or, if they lack it, from the image file."""
         image = self._dataset.images[index]
         if image.size is not None:
             return image.size
         if self._folder is None:
-            raise InputError(f"{image.file}: its size is not known; name the image folder with --images")
+            raise InputError(f"{image.file}: its size is unknown; pass the image folder with --images")
         try:
             return read_header(self._folder / image.file).size
         except ImageError as error:
-            raise InputError(f"{self._folder / image.file}: {error}; its size is needed") from error
+            raise InputError(f"{self._folder / image.file}: {error}; this format needs its size") from error
 
     def copy_to(self, folder: Path) -> None:
-        """Put the images into a folder, where the user wants them to go along."""
+        """Copy the images to a folder, if the user passed an image folder."""
         if self._images is None:
             return
         for image in self._dataset.images:
             source = self._images / image.file
             if not source.is_file():
-                raise InputError(f"{source}: the image is not there")
+                raise InputError(f"{source}: the image does not exist; check --images")
             copy_file(source, folder / image.file)
 
 
 def by_image(dataset: Dataset, boxes: ScoredBoxes) -> list[list[int]]:
-    """For every image the rows of its boxes."""
+    """For every image, the rows of its boxes."""
     rows = defaultdict(list)
     for row, image in enumerate(boxes.image.tolist()):
         rows[image].append(row)
@@ -70,7 +73,10 @@ def by_image(dataset: Dataset, boxes: ScoredBoxes) -> list[list[int]]:
 
 
 def stems(dataset: Dataset) -> list[str]:
-    """The images' names without endings, for formats with a file per image; two of one stem are an error."""
+    """The image names without suffix, for formats with one label file per image.
+
+    Raises an InputError if two images have the same stem.
+    """
     names = [PurePosixPath(image.file).with_suffix("").as_posix() for image in dataset.images]
     seen: dict[str, int] = {}
     for index, name in enumerate(names):
@@ -81,5 +87,5 @@ def stems(dataset: Dataset) -> list[str]:
 
 
 def has_score(score: float) -> bool:
-    """Whether a box came with a score (NaN says it did not)."""
+    """Whether a box has a score; NaN means that it has none."""
     return not math.isnan(score)

@@ -1,4 +1,4 @@
-"""Graph labelling: exact where it can be, certified where it says so. Needs torch and numpy alone."""
+"""Graph labelling, and re-localization as one labelling problem per class. Needs only torch and numpy."""
 
 from pairloc.inference.class_problem import Anchors, ClassProblem, Relocalization
 from pairloc.inference.pair_scores import NoPairs, PairScores, PairTable

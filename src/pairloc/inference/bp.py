@@ -1,4 +1,4 @@
-"""Loopy belief propagation, min-sum: every edge sends both messages at once, half old and half new."""
+"""Damped loopy belief propagation (min-sum): all edges send their messages in both directions simultaneously."""
 
 import torch
 
@@ -8,7 +8,7 @@ _DAMPING = 0.5
 
 
 def bp(batch: Batch, options: Options) -> Solved:
-    """Pass messages until they stand still; the labels of least belief with the lowest energy met are kept."""
+    """Pass messages until they converge; of the labels of lowest belief, keep those with the lowest energy."""
     p, _, b = batch.unary.shape
     lower = torch.tensor([i for i, _ in batch.edges], dtype=torch.long, device=batch.unary.device)
     higher = torch.tensor([j for _, j in batch.edges], dtype=torch.long, device=batch.unary.device)
@@ -18,22 +18,22 @@ def bp(batch: Batch, options: Options) -> Solved:
     energy, energies = batch.energy(labels), []
     for _ in range(options.iterations):
         belief = batch.unary.index_add(1, higher, to_higher).index_add(1, lower, to_lower)  # (P, N, B)
-        from_lower = belief[:, lower] - to_lower  # (P, E, B) all that i knows but from j
+        from_lower = belief[:, lower] - to_lower  # (P, E, B) belief of i without the message from j
         from_higher = belief[:, higher] - to_higher
         new_higher, new_lower = torch.empty_like(to_higher), torch.empty_like(to_lower)
         for e in range(len(batch.edges)):
             new_higher[:, e] = (batch.pairwise[:, e] + from_lower[:, e, :, None]).amin(dim=1)
             new_lower[:, e] = (batch.pairwise[:, e] + from_higher[:, e, None, :]).amin(dim=2)
-        moved = 0.0
+        largest_step = 0.0
         for messages, new in ((to_higher, new_higher), (to_lower, new_lower)):
             step = (1 - _DAMPING) * (new - new.amin(dim=2, keepdim=True) - messages)
             messages.add_(step)
-            moved = max(moved, float(step.abs().max()) if step.numel() else 0.0)
-        found = batch.unary.index_add(1, higher, to_higher).index_add(1, lower, to_lower).argmin(dim=2)
-        found_energy = batch.energy(found)
-        labels = torch.where((found_energy < energy)[:, None], found, labels)
-        energy = torch.minimum(found_energy, energy)
+            largest_step = max(largest_step, float(step.abs().max()) if step.numel() else 0.0)
+        decoded = batch.unary.index_add(1, higher, to_higher).index_add(1, lower, to_lower).argmin(dim=2)
+        decoded_energy = batch.energy(decoded)
+        labels = torch.where((decoded_energy < energy)[:, None], decoded, labels)
+        energy = torch.minimum(decoded_energy, energy)
         energies.append(energy)
-        if moved <= 1e-3 * options.tolerance:
+        if largest_step <= 1e-3 * options.tolerance:
             break
     return without_bound(batch, labels, energies, len(energies))

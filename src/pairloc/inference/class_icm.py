@@ -1,9 +1,9 @@
-"""ICM over the graph of all bags of a class: one bag at a time, never a higher energy.
+"""ICM over the graph of all bags of a class: one bag changes at a time, and the energy never rises.
 
-Kept is, for every proposal, its summed pair score with the selection of the other bags; a change of one bag adds its
-new proposal to these sums and takes the old one away. So bags that stay cost nothing: the next bag that changes is
-found at once, by looking at all of them. What the changes after it will be is guessed from the sums as they are, and
-computed with it (speculation); a guess that does not come true is thrown away.
+For every proposal, the sum of its pair scores with the selection of the other bags is stored. When a bag changes, the
+scores with its new proposal are added to these sums and those with the old one subtracted. So bags that keep their
+proposal cost nothing, and one comparison over all bags gives the next one to change. Speculation predicts the changes
+after it from the current sums and computes their updates in the same call; wrong predictions are discarded.
 """
 
 import time
@@ -16,7 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from pairloc.inference.class_problem import ClassProblem
 
-Change = tuple[int, int]  # a bag and its new proposal
+Change = tuple[int, int]  # a bag (row of the problem) and its new proposal
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,28 @@ class Step:
 
     epoch: int
     energy: float
-    changed: int  # bags that got another proposal
-    pair_scores: int  # ordered pair scores computed in it
-    seconds: float
+    changed: int  # number of bags whose proposal changed
+    pair_scores: int  # ordered pair scores computed in this epoch
+    seconds: float  # since the start
 
 
 @dataclass(frozen=True)
-class Descended:
-    """Where ICM ended."""
+class IcmResult:
+    """The selection that ICM ended with."""
 
     selection: Tensor  # (M,)
     energy: float
     history: tuple[Step, ...]
-    converged: bool
-    cost: Tensor  # (M, B) of every proposal while the other bags stay
+    converged: bool  # no change of a single bag lowers the energy
+    cost: Tensor  # (M, B) cost of every proposal if the other bags keep theirs
 
 
-def class_icm(problem: "ClassProblem", start: Tensor, epochs: int, speculation: int, began: float) -> Descended:
-    """Take the bags in turn, each the proposal that lowers the energy most, until a turn changes nothing."""
+def class_icm(problem: "ClassProblem", start: Tensor, epochs: int, speculation: int, began: float) -> IcmResult:
+    """Visit the bags in turn and give each its best proposal, until an epoch changes nothing.
+
+    `start` (M,) is the initial selection, `speculation` the number of changes computed together, `began` the
+    `time.perf_counter()` from which the history counts.
+    """
     rows = torch.arange(len(problem), device=problem.unary.device)
     selection, weight = start.clone(), problem.weight()
     unary = problem.anchored().double()
@@ -50,7 +54,7 @@ def class_icm(problem: "ClassProblem", start: Tensor, epochs: int, speculation: 
     cost = -(unary + weight * sums)
 
     def step(epoch: int, changed: int) -> Step:
-        pairs = sums.gather(1, selection[:, None]).sum() / 2  # every pair was met from both its ends
+        pairs = sums.gather(1, selection[:, None]).sum() / 2  # the sums count every pair from both of its bags
         energy = float(-unary.gather(1, selection[:, None]).sum() - weight * pairs)
         computed, problem.computed = problem.computed, 0
         return Step(epoch, energy, changed, computed, time.perf_counter() - began)
@@ -58,55 +62,59 @@ def class_icm(problem: "ClassProblem", start: Tensor, epochs: int, speculation: 
     history = [step(0, 0)]
     converged = False
     for epoch in range(1, epochs + 1):
-        turn, changed = 0, 0
-        while coming := _next(cost, selection, turn, speculation):
-            changes = _changes(problem, selection, coming)  # (g, M, B)
-            true = _come_true(unary + weight * sums, weight * changes, selection, coming)
-            sums += changes[:true].sum(dim=0)
-            for bag, new in coming[:true]:
+        next_bag, changed = 0, 0
+        while predicted := _predict_changes(cost, selection, next_bag, speculation):
+            updates = _updates(problem, selection, predicted)  # (g, M, B)
+            correct = _count_correct(unary + weight * sums, weight * updates, selection, predicted)
+            sums += updates[:correct].sum(dim=0)
+            for bag, new in predicted[:correct]:
                 selection[bag] = new
-                turn, changed = bag + 1, changed + 1
+                next_bag, changed = bag + 1, changed + 1
             cost = -(unary + weight * sums)
         history.append(step(epoch, changed))
         converged = changed == 0
         if converged:
             break
     if not converged:
-        converged = not _next(cost, selection, 0, 1)
-    return Descended(selection, history[-1].energy, tuple(history), converged, cost)
+        converged = not _predict_changes(cost, selection, 0, 1)
+    return IcmResult(selection, history[-1].energy, tuple(history), converged, cost)
 
 
-def _next(cost: Tensor, selection: Tensor, turn: int, most: int) -> list[Change]:
-    """The first bags from `turn` on that have a cheaper proposal than their own, with the cheapest."""
-    cheaper, place = _cheaper(cost, selection)
-    found = torch.nonzero(cheaper[turn:])[:most, 0] + turn
-    return [(bag, new) for bag, new in torch.stack([found, place[found]], dim=1).tolist()]
+def _predict_changes(cost: Tensor, selection: Tensor, first_bag: int, limit: int) -> list[Change]:
+    """The first `limit` bags from `first_bag` on that have a cheaper proposal, each with its cheapest.
+
+    The first change is certain; it may invalidate the ones after it.
+    """
+    improvable, best = _improvable(cost, selection)
+    bags = torch.nonzero(improvable[first_bag:])[:limit, 0] + first_bag
+    return [(bag, new) for bag, new in torch.stack([bags, best[bags]], dim=1).tolist()]
 
 
-def _changes(problem: "ClassProblem", selection: Tensor, coming: list[Change]) -> Tensor:
-    """What each of g changes of a bag adds to the sums: (g, M, B)."""
-    bag, new = torch.tensor(coming, device=selection.device).T
-    both = torch.eye(len(coming), device=selection.device)
-    return problem.against(torch.cat([bag, bag]), torch.cat([new, selection[bag]]), torch.cat([both, -both]))
+def _updates(problem: "ClassProblem", selection: Tensor, predicted: list[Change]) -> Tensor:
+    """What each of g changes adds to the sums: (g, M, B)."""
+    bag, new = torch.tensor(predicted, device=selection.device).T
+    identity = torch.eye(len(predicted), device=selection.device)
+    weights = torch.cat([identity, -identity])  # (2 g, g)
+    return problem.against(torch.cat([bag, bag]), torch.cat([new, selection[bag]]), weights)
 
 
-def _come_true(scores: Tensor, changes: Tensor, selection: Tensor, coming: list[Change]) -> int:
-    """How many of the guessed changes ICM would make one after the other, from scores (M, B) as they are."""
-    if len(coming) == 1:
+def _count_correct(scores: Tensor, updates: Tensor, selection: Tensor, predicted: list[Change]) -> int:
+    """How many of the predicted changes sequential ICM would make, starting from the current scores (M, B)."""
+    if len(predicted) == 1:
         return 1
-    bag, new = torch.tensor(coming, device=scores.device).T
-    chosen = selection.repeat(len(coming) - 1, 1)  # (g - 1, M), after the first change, the second, ...
-    for place, (changed, proposal) in enumerate(coming[:-1]):
-        chosen[place:, changed] = proposal
-    cheaper, best = _cheaper(-(scores + changes[:-1].cumsum(dim=0)), chosen)
-    cheaper &= torch.arange(len(scores), device=scores.device) > bag[:-1, None]
-    first = cheaper.int().argmax(dim=1)
-    true = cheaper.any(dim=1) & (first == bag[1:]) & (best.gather(1, bag[1:, None])[:, 0] == new[1:])
-    return 1 + int(true.cumprod(dim=0).sum())
+    bag, new = torch.tensor(predicted, device=scores.device).T
+    chosen = selection.repeat(len(predicted) - 1, 1)  # (g - 1, M), row k after changes 0 to k
+    for index, (changed, proposal) in enumerate(predicted[:-1]):
+        chosen[index:, changed] = proposal
+    improvable, best = _improvable(-(scores + updates[:-1].cumsum(dim=0)), chosen)
+    improvable &= torch.arange(len(scores), device=scores.device) > bag[:-1, None]
+    first = improvable.int().argmax(dim=1)
+    correct = improvable.any(dim=1) & (first == bag[1:]) & (best.gather(1, bag[1:, None])[:, 0] == new[1:])
+    return 1 + int(correct.cumprod(dim=0).sum())
 
 
-def _cheaper(cost: Tensor, selection: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether bags have a cheaper proposal than their own (..., M), and the cheapest: (..., M, B), (..., M)."""
-    own = cost.gather(-1, selection[..., None])[..., 0]
-    least, place = cost.min(dim=-1)
-    return least < own - 1e-9 * (1 + own.abs()), place
+def _improvable(cost: Tensor, selection: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether bags have a cheaper proposal than the selected one, and the cheapest: (..., M, B) -> (..., M) each."""
+    selected = cost.gather(-1, selection[..., None])[..., 0]
+    lowest, best = cost.min(dim=-1)
+    return lowest < selected - 1e-9 * (1 + selected.abs()), best

@@ -1,12 +1,12 @@
-"""The problem of one class: choose a proposal in every bag (paper, eq. reloc_full_opt).
+"""The re-localization problem of one class: choose a proposal in every bag (paper, eq. reloc_full_opt).
 
-The energy of a selection x, given anchors a (fixed choices of other bags, with weights v_a), is
+The energy of a selection x, given anchors a (fixed choices in other bags, with weights v_a), is
 
     E(x) = - sum_i u_i(x_i) - w [ sum over ordered pairs (i, j), i != j, of s(x_i, x_j)
                                   + sum_i sum_a v_a (s(x_i, a) + s(a, x_i)) ]
 
-with w = alpha, or alpha divided by the number of other bags, anchors counted by their weight. Without anchors this is
-the paper's energy. Pair scores come in blocks from a `PairScores` object and are never all held.
+with w = alpha, or alpha divided by the number of other bags, where an anchor counts as its weight. Without anchors this
+is the paper's energy. A `PairScores` object computes pair scores in blocks, so they are never all in memory.
 """
 
 import math
@@ -29,20 +29,32 @@ from pairloc.inference.pair_scores import AlphaScale, PairScores, pair_weight
 
 Unary = Sequence[npt.ArrayLike] | Tensor
 Selection = Tensor | npt.NDArray[np.integer] | Sequence[int]
-_SPECULATION = 16  # changes that ICM computes at once on a GPU: it reads all projections for one as for sixteen
+_SPECULATION = 16  # changes that ICM computes together on a GPU, which reads all projections even for one
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """Fixed choices that the bags being solved are compared with: bags of other folds, confirmed boxes."""
+    """Fixed choices that the bags being solved are compared with, such as those of other folds or confirmed boxes.
 
-    bags: Tensor  # (A,) as the pair scores count bags
+    Attributes
+    ----------
+    bags : (A,) indices of bags, as the pair scores count them
+    proposals : (A,) chosen proposal of each
+    weights : (A,) how many bags each choice counts for
+
+    Examples
+    --------
+    >>> len(Anchors.of(bags=torch.tensor([4, 5]), proposals=torch.tensor([0, 7])))
+    2
+    """
+
+    bags: Tensor  # (A,) indices of bags in the pair scores
     proposals: Tensor  # (A,)
-    weights: Tensor  # (A,)
+    weights: Tensor  # (A,) 1 counts as one bag
 
     @classmethod
     def of(cls, bags: Tensor, proposals: Tensor) -> "Anchors":
-        """Choices that count as much as any other bag's."""
+        """Anchors of weight 1: each counts as one bag."""
         return cls(bags, proposals, torch.ones(len(bags), device=bags.device))
 
     def __len__(self) -> int:
@@ -51,32 +63,47 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Relocalization:
-    """A selection, one proposal a bag, and how far to trust it."""
+    """The result of re-localization: one proposal per bag, and how reliable each one is."""
 
     selection: Tensor  # (M,)
     energy: float
     history: tuple[Step, ...]
-    converged: bool  # no single change helps any more
-    gaps: Tensor  # (M,) what the best other proposal of a bag would cost more while the others stay
-    mini_gaps: Tensor  # (M,) the same in its mini-problem, where the others may answer; NaN without mini-problems
-    certified: Tensor  # (M,) whether its mini-problem was solved to a certified minimum
+    converged: bool  # no change of a single bag lowers the energy
+    gaps: Tensor  # (M,) energy increase if a bag takes its best other proposal and the others keep theirs
+    mini_gaps: Tensor  # (M,) the solver's gap in the bag's mini-problem (see `Solution`); NaN without mini-problems
+    certified: Tensor  # (M,) whether the bag's mini-problem was solved to a certified minimum
 
 
 class ObjectiveTerms(NamedTuple):
     """The parts of the objective that depend on the selection; the energy is minus their sum."""
 
     unary: float
-    pairs: float  # with the anchors'
+    pairs: float  # including pairs with anchors
 
 
 class ClassProblem:
-    """Unary scores, pair scores and anchors of one class.
+    """The re-localization problem of one class (paper, eq. reloc_full_opt): choose one proposal in each of M bags.
 
-    `unary` holds the unary scores, a vector a bag or (M, B) with minus infinity where a bag has fewer proposals.
-    `bags` (M,) says which bags of `pairs` its rows are; all of them in order unless given.
+    Parameters
+    ----------
+    unary : unary scores, one vector per bag, or (M, B) with minus infinity where a bag has fewer proposals
+    pairs : pair scores on demand, such as a `PairScorer` or a `PairTable`
+    anchors : fixed choices of other bags that the bags are compared with; None for none
+    alpha : weight of the pair scores
+    alpha_scale : "per_bag" divides alpha by the number of other bags, "none" does not (the paper)
+    bags : (M,) index in `pairs` of each row of `unary`; by default all bags of `pairs`, in order
 
-    >>> problem = ClassProblem(unary, pairs, alpha=1.0)
-    >>> problem.solve().selection
+    Raises
+    ------
+    ValueError : there is no bag, a bag has no proposal, or a score or alpha is not finite
+
+    Examples
+    --------
+    >>> features = torch.randn(6, 10, 4, generator=torch.Generator().manual_seed(0))  # 6 bags of 10 proposals
+    >>> problem = ClassProblem(features.sum(dim=2), PairScorer(RelationScores(4), features), alpha=0.5)
+    >>> solved = problem.solve(k=3)
+    >>> solved.selection.shape, solved.energy <= problem.energy([0] * 6)
+    (torch.Size([6]), True)
     """
 
     def __init__(
@@ -97,20 +124,20 @@ class ClassProblem:
         device = self.unary.device
         self.pairs, self.alpha, self.alpha_scale = pairs, alpha, alpha_scale
         self.bags = torch.arange(len(self.unary), device=device) if bags is None else bags.to(device)
-        none = torch.zeros(0, dtype=torch.int64, device=device)
-        self.anchors = Anchors.of(none, none) if anchors is None else anchors
-        self.computed = 0  # ordered pair scores so far
+        empty = torch.zeros(0, dtype=torch.int64, device=device)
+        self.anchors = Anchors.of(empty, empty) if anchors is None else anchors
+        self.computed = 0  # ordered pair scores computed so far
 
     def __len__(self) -> int:
         return len(self.unary)
 
     def weight(self, bags: int | None = None) -> float:
-        """w, the weight of a pair score in the whole problem, or in a mini-problem of so many bags."""
+        """w, the weight of a pair score in the whole problem, or in a mini-problem of `bags` bags."""
         count = len(self) if bags is None else bags
         return pair_weight(self.alpha, self.alpha_scale, count + float(self.anchors.weights.sum()))
 
     def anchored(self, bags: int | None = None) -> Tensor:
-        """Unary scores with what the anchors add to them: (M, B); `bags` as in `weight`."""
+        """Unary scores plus the weighted pair scores with the anchors: (M, B); `bags` as in `weight`."""
         if not len(self.anchors) or not self.alpha:
             return self.unary
         return self.unary + self.weight(bags) * self._anchor_sums.to(self.unary.dtype)
@@ -122,41 +149,44 @@ class ClassProblem:
         return self.pairs.against(self.bags, anchors.bags, anchors.proposals, anchors.weights).detach()
 
     def against(self, rows: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Summed pair scores of all proposals with those `chosen` (m,) in bags `rows` (m,), in double: (M, B)."""
+        """Weighted sum of the pair scores of all proposals with `chosen` (m,) of bags `rows` (m,), in double precision.
+
+        Weights (m,) give one sum, (M, B); weights (m, g) give g sums, (g, M, B).
+        """
         self.computed += 2 * self.unary.numel() * len(chosen)
         sums = self.pairs.against(self.bags, self.bags[rows], chosen, weights).detach().double()
         shape = (*weights.shape[1:], *self.unary.shape)
         if sums.shape != shape:
-            raise ValueError(f"pair_scores.against gives {tuple(sums.shape)}, not {shape}")
+            raise ValueError(f"pair_scores.against returned shape {tuple(sums.shape)}, not {shape}")
         finite = torch.isfinite(sums.sum(dim=-1)).reshape(-1, len(self)).all(dim=0)
         for row in torch.nonzero(~finite).flatten().tolist():
             raise ValueError(f"bag {int(self.bags[row])}: has a pair score that is not finite")
         return sums
 
     def conditional(self, selection: Tensor) -> Tensor:
-        """The score of every proposal while the other bags keep theirs of `selection` (M,): (M, B)."""
+        """Score of every proposal if the other bags keep their proposal in `selection` (M,): (M, B)."""
         if not self.alpha:
             return self.unary
         anchors, chosen = self.anchors, selection.to(self.unary.device)
-        everyone = torch.cat([self.bags, anchors.bags])
-        order = everyone.argsort()
+        all_bags = torch.cat([self.bags, anchors.bags])
+        order = all_bags.argsort()
         proposals = torch.cat([chosen, anchors.proposals])[order]
-        weights = torch.cat([torch.ones(len(self), device=everyone.device), anchors.weights])[order]
-        summed = self.pairs.against(self.bags, everyone[order], proposals, weights)
+        weights = torch.cat([torch.ones(len(self), device=all_bags.device), anchors.weights])[order]
+        summed = self.pairs.against(self.bags, all_bags[order], proposals, weights)
         return self.unary + self.weight() * summed.to(self.unary.dtype)
 
     def objective_terms(self, selection: Selection) -> ObjectiveTerms:
-        """The two sums of the energy of a selection (M,)."""
+        """The unary and pair terms of the energy of a selection (M,)."""
         chosen = self.checked(selection, "selection")
         rows = torch.arange(len(self), device=self.unary.device)
         sums = self.against(rows, chosen, torch.ones(len(self), device=rows.device))
         unary = self.unary.double()[rows, chosen].sum()
         with_anchors = self.anchored().double()[rows, chosen].sum()
-        pairs = self.weight() * sums[rows, chosen].sum() / 2  # every pair was met from both its ends
+        pairs = self.weight() * sums[rows, chosen].sum() / 2  # the sums count every pair from both of its bags
         return ObjectiveTerms(float(unary), float(with_anchors - unary + pairs))
 
     def energy(self, selection: Selection) -> float:
-        """E of a selection (M,)."""
+        """Energy of a selection (M,). Raises ValueError if a bag has no such proposal."""
         return -sum(self.objective_terms(selection))
 
     def solve(
@@ -173,23 +203,24 @@ class ClassProblem:
         memory: int | None = None,
         speculation: int | None = None,
     ) -> Relocalization:
-        """Algorithm 1: a start, then ICM over the graph of all bags.
+        """Algorithm 1: an initial selection, then ICM over the graph of all bags.
 
-        `start` is "mini-problems" (of `k` bags, by `solver`), "unary", "random", or a selection (M,). With `previous`,
-        a selection, the result never has a higher energy than it. `memory` bounds the bytes of pair scores and of the
-        solver's copies of them held at a time: 2 GiB on a CPU unless told otherwise, a quarter of what is free on a
-        GPU. `speculation` is how many changes ICM computes at once; the selection does not depend on it.
+        `start` is "mini-problems" (of `k` bags, by `solver`), "unary", "random", or a selection (M,). If `previous`, a
+        selection, is given, the energy of the result is at most that of `previous`. `memory` limits the bytes of pair
+        scores and of the solver's copies of them; the default is 2 GiB on a CPU and a quarter of the free memory on a
+        GPU. `speculation` is the number of changes ICM computes together; it does not affect the selection. Raises
+        ValueError for an option out of range, or if a pair score is not finite.
         """
         if k < 2 or epochs < 0 or iterations < 1:
-            raise ValueError(f"k is {k}, epochs {epochs}, iterations {iterations}; they are at least 2, 0 and 1")
+            raise ValueError(f"k is {k}, epochs {epochs}, iterations {iterations}; they must be at least 2, 0 and 1")
         if memory is None:
             memory = torch.cuda.mem_get_info(self.unary.device)[0] // 4 if self.unary.is_cuda else 2 << 30
         if not (0 <= tolerance < math.inf and memory > 0):
-            raise ValueError(f"tolerance is {tolerance}, memory {memory}; neither may be infinite or negative")
+            raise ValueError(f"tolerance is {tolerance}, memory {memory}; they must be finite, >= 0 and > 0")
         if speculation is None:
             speculation = _SPECULATION if self.unary.is_cuda else 1
         if speculation < 1:
-            raise ValueError(f"speculation is {speculation}; ICM computes at least one change at a time")
+            raise ValueError(f"speculation is {speculation}; it must be at least 1")
         began = time.perf_counter()
         certified = torch.zeros(len(self), dtype=torch.bool)
         mini_gaps = torch.full((len(self),), torch.nan, dtype=torch.float64)
@@ -208,28 +239,28 @@ class ClassProblem:
             raise ValueError(f"start is {start!r}, not 'mini-problems', 'unary', 'random' or a selection")
         result = class_icm(self, selection, epochs, speculation, began)
         if previous is not None:
-            other = class_icm(self, self.checked(previous, "previous"), epochs, speculation, time.perf_counter())
-            result = other if other.energy < result.energy else result
+            improved = class_icm(self, self.checked(previous, "previous"), epochs, speculation, time.perf_counter())
+            result = improved if improved.energy < result.energy else result
         gaps = label_gap(result.cost, result.selection).cpu()
         return Relocalization(
             result.selection, result.energy, result.history, result.converged, gaps, mini_gaps, certified
         )
 
     def checked(self, given: Selection, what: str) -> Tensor:
-        """A selection (M,) that is possible, on the device of the scores."""
+        """Validate a selection (M,) and copy it to the device of the scores; `what` names it in errors."""
         values = given if isinstance(given, Tensor) else torch.from_numpy(np.asarray(given))
         if values.is_floating_point() or values.shape != (len(self),):
-            raise ValueError(f"{what}: is not one proposal for each of the {len(self)} bags")
+            raise ValueError(f"{what}: must be one integer proposal index for each of the {len(self)} bags")
         selection = values.to(self.unary.device, torch.long, copy=True)
         inside = (selection >= 0) & (selection < self.unary.shape[1])
-        there = inside & ~torch.isinf(self.unary.gather(1, selection.clamp(0, self.unary.shape[1] - 1)[:, None])[:, 0])
-        for bag in torch.nonzero(~there).flatten().tolist():
+        exists = inside & ~torch.isinf(self.unary.gather(1, selection.clamp(0, self.unary.shape[1] - 1)[:, None])[:, 0])
+        for bag in torch.nonzero(~exists).flatten().tolist():
             raise ValueError(f"{what}: bag {bag} has no proposal {operator.index(int(selection[bag]))}")
         return selection
 
 
 def _padded(unary: Unary) -> Tensor:
-    """Unary scores as (M, B), minus infinity where a bag has no such proposal."""
+    """Unary scores as (M, B), padded with minus infinity."""
     if isinstance(unary, Tensor):
         scores = unary.detach() if unary.is_floating_point() else unary.double()
     else:
@@ -240,7 +271,7 @@ def _padded(unary: Unary) -> Tensor:
     if scores.ndim != 2 or not len(scores):
         raise ValueError(f"unary scores have shape {tuple(scores.shape)}, not (bags, proposals) with at least one bag")
     for bag in torch.nonzero(torch.isneginf(scores).all(dim=1)).flatten().tolist():
-        raise ValueError(f"bag {bag}: has no proposal")
+        raise ValueError(f"bag {bag}: has no proposal; leave the bag out")
     for bag in torch.nonzero((torch.isnan(scores) | torch.isposinf(scores)).any(dim=1)).flatten().tolist():
         raise ValueError(f"bag {bag}: has a unary score that is not finite")
     return scores

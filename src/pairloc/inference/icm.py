@@ -1,4 +1,4 @@
-"""Iterated conditional modes, one node or one edge at a time; neither ever raises the energy."""
+"""Iterated conditional modes over single nodes or over edges; the energy never rises."""
 
 import torch
 from torch import Tensor
@@ -8,13 +8,13 @@ from pairloc.inference.starts import unary_labels
 
 
 def icm(batch: Batch, options: Options) -> Solved:
-    """Sweep over the nodes, giving each its best label while the others stay, until a sweep changes nothing."""
+    """Sweep over the nodes, giving each its best label given the others, until a sweep changes nothing."""
     labels, energies = _start(batch, options), []
     for _ in range(options.iterations):
         before = labels.clone()
         for node in range(batch.nodes):
             cost = batch.conditional(labels, node)  # (P, B)
-            labels[:, node] = better(cost, labels[:, node])
+            labels[:, node] = cheapest_label(cost, labels[:, node])
         energies.append(batch.energy(labels))
         if torch.equal(labels, before):
             break
@@ -22,7 +22,7 @@ def icm(batch: Batch, options: Options) -> Solved:
 
 
 def block_icm(batch: Batch, options: Options) -> Solved:
-    """The same over edges: both ends of an edge get the best pair of labels, then single nodes their best."""
+    """Sweep over the edges, giving both ends the best pair of labels, then over the nodes as `icm` does."""
     labels, energies = _start(batch, options), []
     width = batch.unary.shape[2]
     for _ in range(options.iterations):
@@ -31,21 +31,21 @@ def block_icm(batch: Batch, options: Options) -> Solved:
             cost_i = batch.conditional(labels, i, without=j)  # (P, B)
             cost_j = batch.conditional(labels, j, without=i)
             joint = cost_i[:, :, None] + cost_j[:, None, :] + batch.pairwise[:, e]  # (P, B, B)
-            chosen = better(joint.flatten(1), labels[:, i] * width + labels[:, j])
+            chosen = cheapest_label(joint.flatten(1), labels[:, i] * width + labels[:, j])
             labels[:, i], labels[:, j] = chosen // width, chosen % width
         for node in range(batch.nodes):
-            labels[:, node] = better(batch.conditional(labels, node), labels[:, node])
+            labels[:, node] = cheapest_label(batch.conditional(labels, node), labels[:, node])
         energies.append(batch.energy(labels))
         if torch.equal(labels, before):
             break
     return without_bound(batch, labels, energies, len(energies))
 
 
-def better(cost: Tensor, current: Tensor) -> Tensor:
+def cheapest_label(cost: Tensor, current: Tensor) -> Tensor:
     """The cheapest label by cost (P, B), or the current one (P,) where no other is cheaper."""
     lowest, label = cost.min(dim=1)
-    own = cost.gather(1, current[:, None])[:, 0]
-    return torch.where(lowest < own, label, current)
+    current_cost = cost.gather(1, current[:, None])[:, 0]
+    return torch.where(lowest < current_cost, label, current)
 
 
 def _start(batch: Batch, options: Options) -> Tensor:

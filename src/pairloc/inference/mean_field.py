@@ -1,25 +1,25 @@
-"""Mean field: every node keeps a distribution over its labels and answers to the others' expected potentials."""
+"""Mean field: every node has a distribution over its labels, updated from its neighbours' expected potentials."""
 
 import torch
 
 from pairloc.inference.batch import Batch, Options, Solved, without_bound
 
-_COOLEST = 1e-3  # of the first temperature
+_FINAL_TEMPERATURE = 1e-3  # as a fraction of the initial one
 
 
 def mean_field(batch: Batch, options: Options) -> Solved:
-    """Update the nodes in turn while the temperature falls; likeliest labels of the lowest energy met are kept."""
+    """Update the nodes in turn while the temperature falls; of the most likely labels, keep those of lowest energy."""
     valid = ~torch.isinf(batch.unary)
     q = valid / valid.sum(dim=2, keepdim=True)
     q = q.to(batch.unary.dtype)  # (P, N, B)
-    widest = batch.unary.masked_fill(~valid, 0).abs().amax(dim=(1, 2))  # (P,)
+    largest = batch.unary.masked_fill(~valid, 0).abs().amax(dim=(1, 2))  # (P,)
     for e in range(len(batch.edges)):
-        widest = torch.maximum(widest, batch.pairwise[:, e].abs().amax(dim=(1, 2)))
-    hottest = (widest + 1e-6)[:, None]  # (P, 1)
+        largest = torch.maximum(largest, batch.pairwise[:, e].abs().amax(dim=(1, 2)))
+    initial_temperature = (largest + 1e-6)[:, None]  # (P, 1)
     labels = batch.unary.argmin(dim=2)
     energy, energies = batch.energy(labels), []
     for iteration in range(options.iterations):
-        temperature = hottest * _COOLEST ** (iteration / max(options.iterations - 1, 1))
+        temperature = initial_temperature * _FINAL_TEMPERATURE ** (iteration / max(options.iterations - 1, 1))
         for node in range(batch.nodes):
             field = batch.unary[:, node]
             for e, j in batch.above[node]:
@@ -27,9 +27,9 @@ def mean_field(batch: Batch, options: Options) -> Solved:
             for e, i in batch.below[node]:
                 field = field + torch.einsum("pab,pa->pb", batch.pairwise[:, e], q[:, i])
             q[:, node] = torch.softmax(-field / temperature, dim=1)
-        found = q.argmax(dim=2)
-        found_energy = batch.energy(found)
-        labels = torch.where((found_energy < energy)[:, None], found, labels)
-        energy = torch.minimum(found_energy, energy)
+        decoded = q.argmax(dim=2)
+        decoded_energy = batch.energy(decoded)
+        labels = torch.where((decoded_energy < energy)[:, None], decoded, labels)
+        energy = torch.minimum(decoded_energy, energy)
         energies.append(energy)
     return without_bound(batch, labels, energies, len(energies))

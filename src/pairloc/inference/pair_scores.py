@@ -1,4 +1,4 @@
-"""What re-localization asks of pair scores: blocks of them on demand, never all of them at once."""
+"""The pair-score interface of re-localization: blocks of scores on demand, never all of them at once."""
 
 from typing import Literal, Protocol
 
@@ -12,21 +12,21 @@ class PairScores(Protocol):
     """Pair scores of the bags of one class, both ordered directions summed: score(e, e') + score(e', e)."""
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
-        """All proposals of bags `left` (n,) against all of bags `right` (n,) -> (n, B, B)."""
+        """Scores of all proposals of bags `left` (n,) with all proposals of bags `right` (n,) -> (n, B, B)."""
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """All proposals of `bags` (n,) against m chosen proposals, summed with `weights` (m,) -> (n, B).
+        """Weighted sum of the scores of all proposals of `bags` (n,) with m chosen proposals.
 
-        `chosen` (m,) are proposals of `chosen_bags` (m,). A bag is not compared with itself. With weights (m, g) there
-        are g sums, (g, n, B).
+        The chosen proposals are `chosen` (m,) of bags `chosen_bags` (m,). Weights (m,) give one sum, (n, B); weights
+        (m, g) give g sums, (g, n, B). A bag is never compared with itself.
         """
 
 
 class PairTable:
-    """Pair scores that are all there, (M, M, B, B): for small classes, and as the reference in tests."""
+    """Pair scores from a full table (M, M, B, B) of ordered scores: for small classes and as a reference in tests."""
 
     def __init__(self, table: Tensor) -> None:
-        self.both = table + table.permute(1, 0, 3, 2)  # (M, M, B, B)
+        self.both = table + table.permute(1, 0, 3, 2)  # (M, M, B, B), both directions summed
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
         """See `PairScores`."""
@@ -40,7 +40,7 @@ class PairTable:
 
 
 class NoPairs:
-    """Pair scores that are all zero: alpha = 0."""
+    """Pair scores that are all zero, for alpha = 0."""
 
     def __init__(self, proposals: int, device: torch.device | str = "cpu") -> None:
         self._proposals, self._device = proposals, device  # B
@@ -55,5 +55,5 @@ class NoPairs:
 
 
 def pair_weight(alpha: float, alpha_scale: AlphaScale, bags: float) -> float:
-    """The weight of one pair score among so many bags: alpha, or alpha shared out over the other bags."""
+    """Weight of one pair score in a problem of `bags` bags: alpha, or alpha / (bags - 1) with `per_bag`."""
     return alpha / max(bags - 1, 1) if alpha_scale == "per_bag" else alpha

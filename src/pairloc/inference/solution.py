@@ -1,4 +1,4 @@
-"""What a solver answers."""
+"""The result of a solver for one problem."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,31 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Solution:
-    """A labelling, its energy, and what is known of how good it is."""
+    """A labelling with its energy and the guarantees of the solver.
+
+    Attributes
+    ----------
+    labels : (N,) label of every node
+    energy : energy of the labelling
+    lower_bound : no labelling has a lower energy; minus infinity if the solver has no bound
+    iterations : number of iterations used
+    history : (T, 2) energy and lower bound of the iterations
+    certified : whether energy and bound agree, so that no labelling is better
+    gaps : (N,) energy increase if a node takes its best other label. With a bounding solver, a guaranteed lower limit
+        whatever the other nodes choose; otherwise the other nodes keep their labels
+
+    Examples
+    --------
+    >>> solve(Problem([[0.0, 1.0], [3.0, 0.0]], {})).certified
+    True
+    """
 
     labels: Ints  # (N,)
     energy: float
-    lower_bound: float  # no labelling has less; minus infinity where the solver proves nothing
+    lower_bound: float  # no labelling has a lower energy; minus infinity if the solver has no bound
     iterations: int
     history: Floats  # (T, 2) lower bound and lowest energy after every iteration
-    certified: bool  # energy and bound meet within the tolerance: this is a minimum
-    # (N,) what the best other label of a node would cost more. Where the solver has a bound: at least, whatever the
-    # other nodes answer (below zero: not proved to cost more). Where it has none: if the others stay.
+    certified: bool  # energy and lower bound agree within the tolerance, so the labelling is a minimum
+    # (N,) energy increase if a node takes its best other label. With a bounding solver, a guaranteed lower limit
+    # whatever the other nodes choose (negative: nothing is proved). Otherwise the other nodes keep their labels.
     gaps: Floats

@@ -1,4 +1,4 @@
-"""`solve` and `solve_batch`: every solver by its name."""
+"""`solve` and `solve_batch`: run a solver by its name."""
 
 import math
 import operator
@@ -18,7 +18,7 @@ from pairloc.inference.solution import Solution
 from pairloc.inference.starts import random, unary
 from pairloc.inference.trws import trws
 
-# The solvers, and how many iterations each makes unless told otherwise (a-star: expansions, exact: branches).
+# Solvers by name, with their default number of iterations (a-star counts expansions, exact counts splits).
 SOLVERS: dict[str, tuple[Callable[[Batch, Options], Solved], int]] = {
     "trws": (trws, 200),
     "icm": (icm, 100),
@@ -46,8 +46,29 @@ def solve(
 ) -> Solution:
     """Find a labelling of low energy.
 
-    `certified` says that energy and bound meet within `tolerance` (of the energy, or absolutely below 1). `start` is
-    the labelling that icm and block-icm improve; `fixed` clamps nodes to labels.
+    Parameters
+    ----------
+    problem : the graph and its potentials
+    solver : a name of `SOLVERS`; "trws" finds the optimum of most problems and says so
+    iterations : limit on iterations, or on branches and expansions of a search; by default the solver's own
+    tolerance : the solution is certified if energy and bound agree within it, relative to the energy (absolute below 1)
+    seed : seed of solvers that draw random numbers
+    device, dtype : where and in which precision to compute
+    start : (N,) labelling that "icm" and "block-icm" improve
+    fixed : maps nodes to labels they must take
+
+    Returns
+    -------
+    solution : Solution
+
+    Raises
+    ------
+    ValueError : the solver is unknown, or an option is out of range
+
+    Examples
+    --------
+    >>> solve(Problem([[0.0, 1.0], [3.0, 0.0]], {(0, 1): [[0.0, 2.0], [2.0, 0.0]]})).labels
+    array([1, 1])
     """
     return solve_batch(
         [problem],
@@ -74,25 +95,27 @@ def solve_batch(
     start: Sequence[Sequence[int]] | None = None,
     fixed: Sequence[Mapping[int, int]] | None = None,
 ) -> list[Solution]:
-    """Solve many problems of one shape (nodes and edges) at once; numbers of labels may differ."""
+    """Solve problems with the same nodes and edges together; their numbers of labels may differ. See `solve`."""
     if solver not in SOLVERS:
         raise ValueError(f"there is no solver {solver!r}; known are {', '.join(SOLVERS)}")
-    function, usual = SOLVERS[solver]
-    iterations = usual if iterations is None else iterations
+    function, default_iterations = SOLVERS[solver]
+    iterations = default_iterations if iterations is None else iterations
     if iterations < 1 or not 0 <= tolerance < math.inf:
-        raise ValueError(f"iterations is {iterations} and tolerance {tolerance}; they are at least 1 and at least 0")
+        raise ValueError(
+            f"iterations is {iterations} and tolerance {tolerance}; they must be at least 1 and a finite number >= 0"
+        )
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype is {dtype}, not torch.float32 or torch.float64")
     if not problems:
         return []
     if not len(problems[0]):
-        return [_nothing() for _ in problems]
+        return [_empty_solution() for _ in problems]
     fixed = fixed if fixed is not None else [{} for _ in problems]
     if len(fixed) != len(problems) or (start is not None and len(start) != len(problems)):
-        raise ValueError("one start and one map of fixed nodes per problem")
+        raise ValueError(f"start and fixed must have one entry for each of the {len(problems)} problems")
     clamped = [problem.clamped(nodes) if nodes else problem for problem, nodes in zip(problems, fixed, strict=True)]
     if solver in ("exact", "a-star"):
-        dtype, device = torch.float64, "cpu"  # they search one problem at a time, and prove
+        dtype, device = torch.float64, "cpu"  # these search one problem at a time and prove optimality
     batch = Batch.of(clamped, dtype, device)
     labels = None if start is None else _start(problems, start, fixed).to(device)
     generator = torch.Generator().manual_seed(seed)
@@ -104,9 +127,9 @@ def solve_batch(
 def _start(
     problems: Sequence[Problem], start: Sequence[Sequence[int]], fixed: Sequence[Mapping[int, int]]
 ) -> torch.Tensor:
-    """Starting labels (P, N) as the clamped problems count them."""
+    """Starting labels (P, N) for the clamped problems, in which a fixed node has only label 0."""
     for problem, labels in zip(problems, start, strict=True):
-        problem.energy(labels)  # says which label is out of range
+        problem.energy(labels)  # raises if a label is out of range
     rows = [
         [0 if node in nodes else operator.index(label) for node, label in enumerate(labels)]
         for labels, nodes in zip(start, fixed, strict=True)
@@ -117,7 +140,7 @@ def _start(
 def _solution(
     solved: Solved, p: int, problem: Problem, fixed: Mapping[int, int], tolerance: float, precision: float
 ) -> Solution:
-    """One of the solutions; its bound allows for potentials that were rounded to the solver's precision."""
+    """The solution of problem p; its bound allows for potentials rounded to the solver's precision."""
     labels = solved.labels[p].cpu().numpy().astype(np.int64)
     for node, label in fixed.items():
         labels[node] = label
@@ -134,7 +157,7 @@ def _solution(
     )
 
 
-def _nothing() -> Solution:
+def _empty_solution() -> Solution:
     """The solution of a problem without nodes."""
-    none = np.zeros(0, dtype=np.int64)
-    return Solution(none, 0.0, 0.0, 0, np.zeros((0, 2)), certified=True, gaps=np.zeros(0))
+    no_labels = np.zeros(0, dtype=np.int64)
+    return Solution(no_labels, 0.0, 0.0, 0, np.zeros((0, 2)), certified=True, gaps=np.zeros(0))

@@ -1,4 +1,4 @@
-"""The UAI format for pairwise MARKOV networks: factors of products, so a potential is minus their logarithm."""
+"""The UAI format for pairwise MARKOV networks, whose factors are exp(-potential)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,28 +9,29 @@ import numpy.typing as npt
 from pairloc.io import write_text
 
 Floats = npt.NDArray[np.float64]
-_STEEPEST = 700.0  # exp of more than this leaves double precision
+_MAX_POTENTIAL = 700.0  # beyond it, the exponential overflows double precision
 
 
 def read_uai(path: Path) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:
-    """Unary potentials and pairwise tables by edge.
+    """Read the unary potentials (B_i,) and the pairwise tables (B_i, B_j) by edge.
 
-    Factors of one scope are multiplied. A factor of zero forbids its labels: it gets a potential that no allowed
-    labelling can reach, so that the minimum stays where it was.
+    Factors of the same scope are multiplied. An entry of zero forbids its labels: it becomes a potential higher than
+    the energy range of all allowed labellings, so that the minimum does not change. Raises ValueError naming the file
+    if it is malformed.
     """
     try:
         words = path.read_text(encoding="ascii").split()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not a UAI file: it is not text") from error
+        raise ValueError(f"{path}: is not a UAI file: it is not ASCII text") from error
     if not words or words[0] != "MARKOV":
-        raise ValueError(f"{path}: is not a UAI file of type MARKOV")
+        raise ValueError(f"{path}: is not a UAI file of type MARKOV: its first word must be MARKOV")
     numbers = _Words(path, words[1:])
     sizes = [numbers.count("a number of labels", at_least=1) for _ in range(numbers.count("the number of nodes"))]
     scopes = []
     for factor in range(numbers.count("the number of factors")):
         scope = [numbers.count("a node") for _ in range(numbers.count(f"the size of factor {factor}"))]
         if len(scope) > 2:
-            raise ValueError(f"{path}: factor {factor} joins {len(scope)} nodes; only pairwise problems are read")
+            raise ValueError(f"{path}: factor {factor} joins {len(scope)} nodes; at most 2 are supported")
         if any(node >= len(sizes) for node in scope) or len(set(scope)) < len(scope):
             raise ValueError(f"{path}: factor {factor} has scope {scope}, which does not fit {len(sizes)} nodes")
         scopes.append(scope)
@@ -38,7 +39,7 @@ def read_uai(path: Path) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:
     for factor, scope in enumerate(scopes):
         shape = tuple(sizes[node] for node in scope)
         if numbers.count(f"the length of factor {factor}") != int(np.prod(shape)):
-            raise ValueError(f"{path}: factor {factor} does not have {int(np.prod(shape))} numbers, as its scope needs")
+            raise ValueError(f"{path}: factor {factor} does not have the {int(np.prod(shape))} entries its scope needs")
         tables.append(numbers.table(factor, shape))
     numbers.end()
     return _potentials(sizes, scopes, tables)
@@ -68,13 +69,16 @@ def _potentials(
 
 
 def write_uai(path: Path, unary: Sequence[Floats], pairwise: Mapping[tuple[int, int], Floats]) -> None:
-    """Write exp(-potential) with all digits, so that energies come back as they were."""
+    """Write exp(-potential) with all digits, so that energies survive a round trip.
+
+    Raises ValueError naming the node or edge whose potential is too large for the format.
+    """
     named = [(f"node {node}", potentials) for node, potentials in enumerate(unary)]
     named += [(f"edge {edge}", table) for edge, table in pairwise.items()]
     for name, potentials in named:
-        if np.abs(potentials).max() > _STEEPEST:
+        if np.abs(potentials).max() > _MAX_POTENTIAL:
             raise ValueError(
-                f"{name}: has a potential beyond {_STEEPEST:g}, whose exponential UAI cannot hold; scale it"
+                f"{name}: has a potential beyond {_MAX_POTENTIAL:g}, whose exponential overflows; scale the problem"
             )
     lines = ["MARKOV", str(len(unary)), " ".join(str(len(potentials)) for potentials in unary), str(len(named))]
     lines += [f"1 {node}" for node in range(len(unary))] + [f"2 {i} {j}" for i, j in pairwise]
@@ -85,7 +89,7 @@ def write_uai(path: Path, unary: Sequence[Floats], pairwise: Mapping[tuple[int, 
 
 
 class _Words:
-    """The numbers of a file, in order."""
+    """Reads the words of a file in order."""
 
     def __init__(self, path: Path, words: list[str]) -> None:
         self._path, self._words, self._next = path, words, 0
@@ -105,12 +109,12 @@ class _Words:
         try:
             values = np.array(words, dtype=np.float64).reshape(shape)
         except ValueError as error:
-            raise ValueError(f"{self._path}: factor {factor} is cut short or has a word that is no number") from error
+            raise ValueError(f"{self._path}: factor {factor} is truncated or contains a non-number") from error
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise ValueError(f"{self._path}: factor {factor} has a number that is negative or not finite")
         return values
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Raise ValueError if words are left."""
         if self._next < len(self._words):
-            raise ValueError(f"{self._path}: {len(self._words) - self._next} words too many at its end")
+            raise ValueError(f"{self._path}: has {len(self._words) - self._next} extra words after the last factor")

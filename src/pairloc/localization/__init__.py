@@ -1,1 +1,1 @@
-"""The engine: what the source teaches, and the boxes of the target's tags."""
+"""The localization engine: learns transfer scores on the source and finds a box for every tag of the target."""

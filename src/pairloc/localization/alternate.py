@@ -20,7 +20,7 @@ Log = Callable[[str], None]
 
 
 def silent(line: str) -> None:
-    """Log nothing."""
+    """Discard a log line."""
 
 
 @dataclass(frozen=True)
@@ -29,33 +29,33 @@ class HalfStep:
 
     round: int  # 0 is the warm-up
     step: str  # "re-train" or "re-localize"
-    objective: float | None  # of all classes; None with folds, where there is not one
-    changed: int  # bags that got another proposal
-    kept: bool  # False for a re-training the safeguard threw away
+    objective: float | None  # summed over classes; None with folds, which have no common objective
+    changed: int  # number of bags whose selected proposal changed
+    kept: bool  # False if the safeguard discarded the re-training
     seconds: float
 
 
 @dataclass(frozen=True)
 class State:
-    """All that the next round needs, and all that came out."""
+    """Everything the next round needs, and the results so far."""
 
     selection: Selection
-    gaps: tuple[Tensor, ...]  # for every class how much worse the next best proposal of each bag is (M,)
-    fold: Tensor  # (N,) of every bag
-    scores: tuple[ClassScores, ...] = ()  # of every fold
+    gaps: tuple[Tensor, ...]  # for every class (M,): cost of switching each bag to its next-best proposal
+    fold: Tensor  # (N,) fold of every bag
+    scores: tuple[ClassScores, ...] = ()  # one per fold
     history: tuple[HalfStep, ...] = ()
-    curves: tuple[Curve, ...] = ()  # of every re-training, fold after fold, round after round
-    converged: bool = False  # the last round changed nothing
+    curves: tuple[Curve, ...] = ()  # of every re-training, ordered by round, then by fold
+    converged: bool = False  # True if the last round changed no selection
 
     @property
     def n_iter(self) -> int:
-        """Rounds done."""
+        """Number of completed rounds."""
         return max((step.round for step in self.history), default=0)
 
 
 @dataclass
 class Alternation:
-    """The method: `warm_up`, then `round` by `round`; `run` does all of it."""
+    """The alternating loop: `run` calls `warm_up` once and `round` until nothing changes."""
 
     target: Target
     transfer: TransferScores
@@ -70,7 +70,10 @@ class Alternation:
         self.objective = Objective(self.target, self.energy, self.settings.seed)
 
     def run(self, state: State | None = None, rounds: int | None = None) -> State:
-        """Warm up, then re-train and re-localize until nothing changes; goes on from a state."""
+        """Warm up, then re-train and re-localize until nothing changes or the number of rounds is reached.
+
+        With a `state`, the loop resumes after the last round of that state.
+        """
         rounds = self.settings.rounds if rounds is None else rounds
         if state is None:
             state = self.warm_up()
@@ -81,20 +84,20 @@ class Alternation:
         return state
 
     def warm_up(self) -> State:
-        """The first re-localization, by the transfer scores alone (lambda1 = lambda2 = 1)."""
-        none = tuple(torch.zeros(len(bags), dtype=torch.int64) for bags in self.target.positives)
+        """Run the first re-localization, with the transfer scores alone (lambda1 = lambda2 = 1)."""
+        unselected = tuple(torch.zeros(len(bags), dtype=torch.int64) for bags in self.target.positives)
         fold = fold_of_bags(self.target, self.settings.folds, self.settings.seed)
-        return self.relocalize(State(none, tuple(map(torch.zeros_like, none)), fold), 0)
+        return self.relocalize(State(unselected, tuple(map(torch.zeros_like, unselected)), fold), 0)
 
     def round(self, state: State) -> State:
-        """Re-train on the selection without each fold, then re-localize that fold with what was learned."""
+        """Re-train without each fold, then re-localize that fold with the scores learned from the others."""
         number = state.n_iter + 1
         return self.relocalize(self.retrain(state, number), number)
 
     def retrain(self, state: State, number: int) -> State:
-        """Class scores from the selection, for every fold from the bags of the others."""
+        """Learn class scores from the selection: one set per fold, trained on the bags of the other folds."""
         start = time.perf_counter()
-        _ = self.target.class_bags  # read here once, not by every task
+        _ = self.target.class_bags  # load the features once, before the tasks start
         task = Retrain(self.target, self.settings, self.energy, state, number)
         trained = self.executor.map(task, range(self.settings.folds))
         for fold, (_, curve) in enumerate(trained):
@@ -105,56 +108,56 @@ class Alternation:
                 self.log(f"round {number}, {model}: held-out loss {loss:.4f} after {step:.0f} steps")
         scores, curves = zip(*trained, strict=True)
         after, kept = self._safeguard(state, replace(state, scores=scores, curves=(*state.curves, *curves)))
-        return self._note(after, number, "re-train", 0, start, kept=kept)
+        return self._record(after, number, "re-train", 0, start, kept=kept)
 
     def relocalize(self, state: State, number: int) -> State:
-        """Select anew in every bag, by scores that never saw it."""
+        """Select a proposal in every bag, with class scores that were not trained on it."""
         start = time.perf_counter()
         task = Relocalize(self.target, self.transfer, self.settings, self.energy, state)
-        found = self.executor.map(task, range(len(self.target.classes)))
-        selection, gaps = zip(*found, strict=True)
+        results = self.executor.map(task, range(len(self.target.classes)))
+        selection, gaps = zip(*results, strict=True)
         changed = sum(int((a != b).sum()) for a, b in zip(selection, state.selection, strict=True))
-        moved = replace(state, selection=selection, gaps=gaps, converged=bool(state.scores) and not changed)
-        return self._note(moved, number, "re-localize", changed if number else sum(map(len, selection)), start)
+        updated = replace(state, selection=selection, gaps=gaps, converged=bool(state.scores) and not changed)
+        return self._record(updated, number, "re-localize", changed if number else sum(map(len, selection)), start)
 
     def measure(self, state: State) -> float | None:
-        """The objective of scores and selection, summed over classes."""
+        """Return the objective of the scores and the selection, summed over classes; None with folds."""
         if self.settings.folds > 1:
             return None
-        own = state.scores[0] if state.scores else None
+        class_scores = state.scores[0] if state.scores else None
         total = 0.0
         for label, selection in enumerate(state.selection):
-            total += self.objective.without_selection(label, self.transfer, own)
+            total += self.objective.without_selection(label, self.transfer, class_scores)
             if len(selection):
                 total += (
                     ClassView(self.target, self.transfer, label, self.settings, self.energy)
-                    .problem(own)
+                    .problem(class_scores)
                     .energy(selection)
                 )
         return total
 
     def _safeguard(self, before: State, after: State) -> tuple[State, bool]:
-        """With the safeguard on, a re-training that does not lower the objective is thrown away."""
-        last = before.history[-1].objective
-        new = self.measure(after) if self.settings.safeguard else None
-        if new is None or last is None or new < last:
+        """Discard a re-training that does not lower the objective, if the safeguard is on."""
+        previous = before.history[-1].objective
+        current = self.measure(after) if self.settings.safeguard else None
+        if current is None or previous is None or current < previous:
             return after, True
         return replace(after, scores=before.scores), False
 
-    def _note(self, state: State, number: int, step: str, changed: int, start: float, *, kept: bool = True) -> State:
+    def _record(self, state: State, number: int, step: str, changed: int, start: float, *, kept: bool = True) -> State:
         entry = HalfStep(number, step, self.measure(state), changed, kept, time.perf_counter() - start)
         measured = "" if entry.objective is None else f", objective {entry.objective:.6g}"
-        learned = "learned from the boxes" if kept else "learned from the boxes, not used: the objective did not fall"
-        chosen = f"{changed} boxes changed" if number else f"{changed} boxes"
-        line = f"round {number}: " if number else "first choice: "
-        line += learned if step == "re-train" else chosen
+        trained = "re-trained on the boxes" + ("" if kept else ", discarded: the objective did not decrease")
+        selected = f"{changed} boxes changed" if number else f"{changed} boxes"
+        line = f"round {number}: " if number else "initial selection: "
+        line += trained if step == "re-train" else selected
         self.log(f"{line}{measured}, {entry.seconds:.1f} s")
         return replace(state, history=(*state.history, entry))
 
 
 @dataclass(frozen=True)
 class Retrain:
-    """The task of re-training without one fold."""
+    """A task: re-train the class scores without one fold."""
 
     target: Target
     settings: LocalizationSettings
@@ -163,16 +166,16 @@ class Retrain:
     number: int
 
     def __call__(self, fold: int) -> tuple[ClassScores, Curve]:
-        """The class scores learned from all bags but those of a fold, and how the loss fell."""
+        """Return the class scores trained on all bags outside `fold`, and their training curve."""
         state, folds = self.state, self.settings.folds
-        seen = state.fold != fold if folds > 1 else torch.ones_like(state.fold, dtype=torch.bool)
+        training_bags = state.fold != fold if folds > 1 else torch.ones_like(state.fold, dtype=torch.bool)
         seed = self.settings.seed + 1000 * self.number + fold
-        return retrain(self.target, state.selection, self.settings, self.energy, allowed=seen, seed=seed)
+        return retrain(self.target, state.selection, self.settings, self.energy, allowed=training_bags, seed=seed)
 
 
 @dataclass(frozen=True)
 class Relocalize:
-    """The task of selecting anew in the bags of one class."""
+    """A task: select a proposal in every positive bag of one class."""
 
     target: Target
     transfer: TransferScores
@@ -181,7 +184,10 @@ class Relocalize:
     state: State
 
     def __call__(self, label: int) -> tuple[Tensor, Tensor]:
-        """The selection (M,) and the gaps (M,) of a class: fold by fold, each with the choices of the others."""
+        """Return the selection (M,) and the gaps (M,) of class `label`.
+
+        The folds are solved one after the other; the selected proposals of the other folds are anchors.
+        """
         state, settings = self.state, self.settings
         selection, gaps = state.selection[label].clone(), state.gaps[label].double()
         if not len(selection):
@@ -189,14 +195,14 @@ class Relocalize:
         view = ClassView(self.target, self.transfer, label, settings, self.energy)
         folds = state.fold[self.target.positives[label]]
         solver = settings.solver
-        for f, own in enumerate(state.scores or (None,)):
-            held = folds == f if len(state.scores) > 1 else None
-            before = selection if state.scores else None
-            for rows, problem in view.problems(own, before, held):
-                found = problem.solve(
+        for f, class_scores in enumerate(state.scores or (None,)):
+            held_out = folds == f if len(state.scores) > 1 else None
+            previous = selection if state.scores else None
+            for rows, problem in view.problems(class_scores, previous, held_out):
+                solution = problem.solve(
                     "mini-problems", k=solver.k, solver=solver.name,
                     iterations=solver.iterations, epochs=solver.epochs, seed=settings.seed + label,
-                    previous=None if before is None else before[rows],
+                    previous=None if previous is None else previous[rows],
                 )  # fmt: skip
-                selection[rows], gaps[rows] = found.selection.cpu(), found.gaps
+                selection[rows], gaps[rows] = solution.selection.cpu(), solution.gaps
         return selection, gaps

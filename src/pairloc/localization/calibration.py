@@ -1,4 +1,4 @@
-"""Calibration of the confidence: source classes play the target for scores that were learned without their images."""
+"""Calibration of the confidence on playing classes: source classes whose images the scores were not trained on."""
 
 from dataclasses import dataclass
 
@@ -15,16 +15,16 @@ from pairloc.localization.result import Localization
 from pairloc.localization.transfer import NoObjectsError
 from pairloc.settings import LocalizationSettings, TransferSettings
 
-_ENOUGH = 100  # images of playing classes alone, below which others play too
-_PLAYING = 3  # one class in so many plays the target
-_IMAGES = 60  # of a playing class at most
+_MIN_PURE = 100  # with fewer images of playing classes alone, images that show other classes too are used
+_PLAYING_PART = 3  # one in this many source classes plays the target
+_MAX_IMAGES = 60  # maximum number of images per playing class
 
 
 @dataclass(frozen=True)
-class _Cast:
-    """Who plays the target."""
+class _Split:
+    """A split of the source into bags to learn from and bags that play the target."""
 
-    classes: list[int]
+    classes: list[int]  # playing classes
     source: list[int]  # bags to learn from
     target: list[int]  # bags that play the target
 
@@ -38,63 +38,64 @@ def calibrate(
     device: str = "cpu",
     memory: int = MEMORY,
 ) -> Calibration:
-    """Learn without the images of some classes, warm up on those, and fit a curve to what was right.
+    """Fit the calibration curve of the confidence on playing classes.
 
-    A source too small for that gives the default curve.
+    Transfer scores are learned without the images of the playing classes, a warm-up localizes those images, and a
+    curve is fitted to which of its boxes are correct. A source that is too small gives the default curve.
     """
-    cast = _cast(bags.dataset, settings.seed)
-    if cast is None:
+    split = _draw_split(bags.dataset, settings.seed)
+    if split is None:
         return Calibration()
     try:
-        learned = learn_source(bags, truth, transfer, indices=cast.source, device=device, memory=memory)
+        learned = learn_source(bags, truth, transfer, indices=split.source, device=device, memory=memory)
     except NoObjectsError:
         return Calibration()
-    place = {label: index for index, label in enumerate(cast.classes)}
-    own = bags.dataset.subset(cast.target)
-    tags = tuple(tuple(place[label] for label in labels if label in place) for labels in own.tags)
-    names = tuple(bags.dataset.classes[label] for label in cast.classes)
-    dataset = Dataset(own.images, names, tags)
+    new_label = {label: index for index, label in enumerate(split.classes)}
+    playing = bags.dataset.subset(split.target)
+    tags = tuple(tuple(new_label[label] for label in labels if label in new_label) for labels in playing.tags)
+    names = tuple(bags.dataset.classes[label] for label in split.classes)
+    dataset = Dataset(playing.images, names, tags)
     found = localize_target(
-        bags, dataset, learned, settings, method="warm-up", indices=cast.target, device=device, memory=memory
+        bags, dataset, learned, settings, method="warm-up", indices=split.target, device=device, memory=memory
     )
-    return _fitted(found, truth, cast, transfer.foreground_iou)
+    return _fit(found, truth, split, transfer.foreground_iou)
 
 
-def _cast(dataset: Dataset, seed: int) -> _Cast | None:
-    """Draw a third of the classes; their images play the target, and none of them is learned from."""
+def _draw_split(dataset: Dataset, seed: int) -> _Split | None:
+    """Draw a third of the classes to play the target; no image that shows one of them is trained on."""
     generator = torch.Generator().manual_seed(seed)
-    shown = [label for label, images in enumerate(dataset.positives) if len(images) > 1]
-    if len(shown) < 2:
+    usable = [label for label, images in enumerate(dataset.positives) if len(images) > 1]
+    if len(usable) < 2:
         return None
-    order = [shown[i] for i in torch.randperm(len(shown), generator=generator).tolist()]
-    playing = sorted(order[: max(1, len(shown) // _PLAYING)])
-    apart = [i for i, tags in enumerate(dataset.tags) if set(tags) & set(playing)]
-    alone = [i for i in apart if set(dataset.tags[i]) <= set(playing)]  # as the target's: nothing else in the image
-    source = sorted(set(range(len(dataset))) - set(apart))
+    order = [usable[i] for i in torch.randperm(len(usable), generator=generator).tolist()]
+    playing = sorted(order[: max(1, len(usable) // _PLAYING_PART)])
+    with_playing = [i for i, tags in enumerate(dataset.tags) if set(tags) & set(playing)]
+    pure = [i for i in with_playing if set(dataset.tags[i]) <= set(playing)]  # show nothing else, as in the target
+    source = sorted(set(range(len(dataset))) - set(with_playing))
     wanted: set[int] = set()
     for label in playing:
-        mine = [i for i in (alone if len(alone) >= _ENOUGH else apart) if label in dataset.tags[i]]
-        wanted |= set(mine[:_IMAGES])
+        of_class = [i for i in (pure if len(pure) >= _MIN_PURE else with_playing) if label in dataset.tags[i]]
+        wanted |= set(of_class[:_MAX_IMAGES])
     if len(source) < 2 or len(wanted) < 2:
         return None
-    return _Cast(playing, source, sorted(wanted))
+    return _Split(playing, source, sorted(wanted))
 
 
-def _fitted(found: Localization, truth: tuple[Dataset, GroundTruth], cast: _Cast, foreground_iou: float) -> Calibration:
-    """The curve of what was found; right is a box of the class that it fits as foreground does."""
+def _fit(found: Localization, truth: tuple[Dataset, GroundTruth], split: _Split, foreground_iou: float) -> Calibration:
+    """Fit the curve to a localization; a box is correct if it overlaps one of its class by foreground_iou."""
     annotated, boxes = truth
-    places = annotated.places(found.dataset)
+    rows = annotated.indices_of(found.dataset)
     columns: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     for label, (bags, chosen) in enumerate(zip(found.positives, found.state.selection, strict=True)):
         if len(bags) < 2:
             continue
-        right = []
+        correct = []
         for bag, proposal in zip(bags.tolist(), chosen.tolist(), strict=True):
-            of_class = (boxes.image == places[bag]) & (boxes.label == cast.classes[label]) & ~boxes.ignored
+            of_class = (boxes.image == rows[bag]) & (boxes.label == split.classes[label]) & ~boxes.ignored
             box = found.proposals[bag, proposal].double().numpy()[None]
-            right.append(bool((iou(box, boxes.boxes[of_class]) >= foreground_iou).any()))
+            correct.append(bool((iou(box, boxes.boxes[of_class]) >= foreground_iou).any()))
         gaps = torch.nan_to_num(found.state.gaps[label].double(), nan=0.0, posinf=20.0)
-        columns.append((found.agreement[label], gaps, torch.from_numpy(np.array(right))))
+        columns.append((found.agreement[label], gaps, torch.from_numpy(np.array(correct))))
     if not columns:
         return Calibration()
     return Calibration.fit(*(torch.cat(column) for column in zip(*columns, strict=True)))

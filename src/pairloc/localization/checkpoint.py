@@ -1,4 +1,4 @@
-"""The state of a method on disk: written after every round, so that an interrupted one goes on from there."""
+"""Checkpoints of the alternating loop: written after every round, so that an interrupted run can resume."""
 
 import json
 from dataclasses import asdict
@@ -18,7 +18,7 @@ STATE = "state.safetensors"
 
 
 def save_state(state: State, file: Path) -> None:
-    """Write a state."""
+    """Write a state to a safetensors file."""
     tensors: dict[str, Tensor] = {"fold": state.fold}
     for label, (selection, gaps) in enumerate(zip(state.selection, state.gaps, strict=True)):
         tensors |= {f"selection.{label}": selection, f"gaps.{label}": gaps}
@@ -34,7 +34,10 @@ def save_state(state: State, file: Path) -> None:
 
 
 def load_state(file: Path, target: Target, settings: LocalizationSettings) -> State | None:
-    """Read what `save_state` wrote; None where there is nothing yet."""
+    """Read a state that `save_state` wrote; return None if the file does not exist.
+
+    Raises an InputError if the file is damaged or belongs to another target.
+    """
     if not file.is_file():
         return None
     try:
@@ -43,22 +46,24 @@ def load_state(file: Path, target: Target, settings: LocalizationSettings) -> St
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         scores = []
         for fold in range(int(facts["folds"])):
-            own = ClassScores(target.class_bags.d, len(target.classes), settings)
-            start = f"scores.{fold}."
-            own.load_state_dict({n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)})
-            scores.append(own.to(target.bags.device).eval())
+            class_scores = ClassScores(target.class_bags.d, len(target.classes), settings)
+            prefix = f"scores.{fold}."
+            class_scores.load_state_dict(
+                {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            )
+            scores.append(class_scores.to(target.bags.device).eval())
         history = tuple(HalfStep(**step) for step in json.loads(facts["history"]))
         classes = range(len(target.classes))
         selection = tuple(tensors[f"selection.{label}"] for label in classes)
         gaps = tuple(tensors[f"gaps.{label}"] for label in classes)
-        _same_target(selection, target)
+        _check_target(selection, target)
         curves, converged = tuple(json.loads(facts["curves"])), bool(json.loads(facts["converged"]))
         return State(selection, gaps, tensors["fold"], tuple(scores), history, curves, converged)
     except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
         reason = str(error).splitlines()[0][:120]
-        raise InputError(f"{file}: is not a state that can be gone on from ({reason}); delete it") from error
+        raise InputError(f"{file}: cannot be resumed from ({reason}); delete it to start again") from error
 
 
-def _same_target(selection: Selection, target: Target) -> None:
+def _check_target(selection: Selection, target: Target) -> None:
     if [len(chosen) for chosen in selection] != [len(bags) for bags in target.positives]:
-        raise ValueError("it is of another target")
+        raise ValueError("it belongs to another target")

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with a watch on a held-out loss: the best state seen is kept."""
+"""Stochastic gradient descent with early stopping: the state with the lowest held-out loss is kept."""
 
 import math
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from pairloc.errors import InputError
 from pairloc.settings import TrainingSettings
 
 Curve = list[dict[str, float]]
-_SMOOTHED = 50  # steps whose mean loss stands for the loss where nothing is held out
+_SMOOTHED = 50  # number of steps over which the training loss is averaged
 _MOMENTUM, _WEIGHT_DECAY, _CLIP = 0.9, 5e-4, 10.0
-_EVALUATIONS = 20  # of the held-out loss in all
+_EVALUATIONS = 20  # number of times the held-out loss is measured
 _PATIENCE = 5  # evaluations without a new best before training stops
 
 
@@ -26,10 +26,11 @@ def descend(
     what: str,
     steps: int | None = None,
 ) -> Curve:
-    """Train a model by the loss of fresh batches; it ends in the state with the lowest held-out loss.
+    """Train a model in place and leave it in the state with the lowest held-out loss.
 
-    `steps` is how many to make where it is not the settings' number. A loss that is not a number stops the training,
-    names the step, and leaves the last good state in the model.
+    `loss` draws a new batch at every call. Without `held_out`, the training loss is used for early stopping. `steps`
+    overrides the number of steps in the settings; `what` names the model in messages. Raises an InputError if the loss
+    is not finite; the model then holds its best state so far.
     """
     optimizer: torch.optim.Optimizer
     if settings.optimizer == "adamw":
@@ -37,47 +38,47 @@ def descend(
     else:
         optimizer = torch.optim.SGD(model.parameters(), settings.lr, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
     steps = settings.steps if steps is None else steps
-    every = max(1, steps // _EVALUATIONS)
+    interval = max(1, steps // _EVALUATIONS)
     curve: Curve = []
-    best, kept, since = math.inf, _copy(model), 0
+    lowest, best_state, without_improvement = math.inf, _copy_state(model), 0
     losses: list[Tensor] = []
     model.train()
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * _rate(step, steps)
+            group["lr"] = settings.lr * _cosine_rate(step, steps)
         optimizer.zero_grad()
         value: Any = loss()
         value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
         optimizer.step()
         losses.append(value.detach())
-        if (step + 1) % every and step + 1 < steps:
+        if (step + 1) % interval and step + 1 < steps:
             continue
-        train = float(torch.stack(losses[-_SMOOTHED:]).mean())
-        held = _held(model, held_out) if held_out is not None else train
-        if not (math.isfinite(train) and math.isfinite(held)):
-            bad = next((i for i, entry in enumerate(losses) if not math.isfinite(float(entry))), len(losses) - 1)
-            model.load_state_dict(kept)
-            at = step + 1 - len(losses) + bad + 1
-            raise InputError(f"{what}: the loss is not a number in batch {at}; lower lr. The last good state is kept")
+        train_loss = float(torch.stack(losses[-_SMOOTHED:]).mean())
+        held_out_loss = _held_out_loss(model, held_out) if held_out is not None else train_loss
+        if not (math.isfinite(train_loss) and math.isfinite(held_out_loss)):
+            first_bad = next((i for i, entry in enumerate(losses) if not math.isfinite(float(entry))), len(losses) - 1)
+            model.load_state_dict(best_state)
+            at = step + 1 - len(losses) + first_bad + 1
+            raise InputError(f"{what}: the loss is not finite at step {at}; lower training.lr")
         losses = losses[-_SMOOTHED:]
-        curve.append({"step": step + 1, "loss": train, "held-out loss": held})
-        if held < best:
-            best, kept, since = held, _copy(model), 0
+        curve.append({"step": step + 1, "loss": train_loss, "held-out loss": held_out_loss})
+        if held_out_loss < lowest:
+            lowest, best_state, without_improvement = held_out_loss, _copy_state(model), 0
         else:
-            since += 1
-            if since >= _PATIENCE:
+            without_improvement += 1
+            if without_improvement >= _PATIENCE:
                 break
-    model.load_state_dict(kept)
+    model.load_state_dict(best_state)
     model.eval()
     return curve
 
 
-def _rate(step: int, steps: int) -> float:
+def _cosine_rate(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
-def _held(model: nn.Module, held_out: Callable[[], Tensor]) -> float:
+def _held_out_loss(model: nn.Module, held_out: Callable[[], Tensor]) -> float:
     model.eval()
     with torch.no_grad():
         value = float(held_out())
@@ -85,5 +86,5 @@ def _held(model: nn.Module, held_out: Callable[[], Tensor]) -> float:
     return value
 
 
-def _copy(model: nn.Module) -> dict[str, Tensor]:
+def _copy_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -1,8 +1,8 @@
-"""The engine: the only place that knows the recipe from bags to boxes.
+"""The engine: the only implementation of the path from bags to boxes.
 
-`learn_source` learns from an annotated source what an object is and when two proposals show the same class;
-`localize_target` finds a box for every tag of the target. The run, `Localizer`, tuning, studies and the calibration of
-confidence call these two. Whatever trains a network is a stage around them.
+`learn_source` learns the transfer scores from an annotated source: what an object is, and when two proposals show the
+same class. `localize_target` finds a box for every tag of the target. Runs, `Localizer`, tuning, studies and the
+calibration of the confidence call these two functions. Stages that train a network are built around them.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from pairloc.localization.transfer import label_proposals, learn_transfer
 from pairloc.refinement import Candidates, refine
 from pairloc.settings import LocalizationSettings, MiSvmSettings, TransferSettings
 
-MEMORY = 8 << 30  # bytes of features held at a time
+MEMORY = 8 << 30  # default limit of the features kept in memory, in bytes
 
 
 def learn_source(
@@ -34,9 +34,13 @@ def learn_source(
     device: str = "cpu",
     memory: int = MEMORY,
 ) -> Learned:
-    """Learn the transfer scores from the bags of a source, or from those at `indices`, and its annotated boxes."""
-    seen = Bags(bags, settings.features, indices=indices, device=device, memory=memory, seed=settings.seed)
-    scores, curve = learn_transfer(seen, label_proposals(seen, *truth, settings), settings)
+    """Learn the transfer scores from the bags of a source and its annotated boxes.
+
+    `indices` restricts training to those bags. Raises a NoObjectsError (an InputError) if fewer than two images have a
+    proposal that overlaps an annotated object.
+    """
+    training_bags = Bags(bags, settings.features, indices=indices, device=device, memory=memory, seed=settings.seed)
+    scores, curve = learn_transfer(training_bags, label_proposals(training_bags, *truth, settings), settings)
     return Learned(scores, curve=curve)
 
 
@@ -54,10 +58,14 @@ def localize_target(
     checkpoint: Path | None = None,
     log: Log = silent,
 ) -> Localization:
-    """Find a box for every tag: run a method, refine its boxes, say how far to trust each.
+    """Find a box with a confidence for every tag: run a method, then refine its boxes.
 
-    `tags` has the images of the bags, or of those at `indices`, in the same order. With a folder as `checkpoint` the
-    state is kept there after every round, and an interrupted call goes on from it.
+    `tags` has the images of the bags, or of those at `indices`, in the same order. The state is written to the folder
+    `checkpoint` after every round; an interrupted call resumes from it. Raises an InputError if the method does not
+    exist, no image has a tag, or the checkpoint cannot be used.
+
+    >>> learned = learn_source(source_bags, (source, truth), TransferSettings())
+    >>> localization = localize_target(target_bags, tags, learned, LocalizationSettings())
     """
     check_method(method)
     learned = learned.to(device)

@@ -1,4 +1,4 @@
-"""The score functions of both sides, as they are trained, kept and mixed."""
+"""The score functions as modules: transfer scores, learned on the source, and class scores, learned on the target."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ WEIGHTS, SETTINGS = "transfer.safetensors", "transfer.json"
 
 
 def pair_function(d: int, classes: int, settings: PairSettings) -> PairFunction:
-    """psi^P as the settings name it, untrained."""
+    """Build the untrained pair score psi^P that the settings name."""
     return PAIR_FUNCTIONS[settings.kind](d, classes)
 
 
 class TransferScores(nn.Module):
-    """psi^U and psi^P, and the reduction of the features they were learned on."""
+    """The transfer scores psi^U and psi^P, with the reduction of the features they were trained on."""
 
     def __init__(self, reduction: Reduction, settings: TransferSettings) -> None:
         super().__init__()
@@ -34,14 +34,17 @@ class TransferScores(nn.Module):
         self.relation = pair_function(d, 1, settings.pairs)
 
     def save(self, folder: Path) -> None:
-        """Write weights and settings."""
+        """Write weights and settings to a folder."""
         tensors = {"reduction.mean": self.reduction.mean, "reduction.matrix": self.reduction.matrix}
         write_tensors(folder / WEIGHTS, tensors | self.state_dict())
         write_json(folder / SETTINGS, self.settings.model_dump(mode="json"), indent=1)
 
     @classmethod
     def load(cls, folder: Path) -> "TransferScores":
-        """Read what `save` wrote, or what it wrote before settings were grouped."""
+        """Read what `save` of this or an earlier version wrote.
+
+        Raises an InputError if a file is missing, damaged or does not match the settings.
+        """
         from pydantic import ValidationError
 
         content = read_json(folder / SETTINGS)
@@ -51,10 +54,10 @@ class TransferScores(nn.Module):
             )
             tensors = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
             if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
-                raise InputError(f"{folder}: its transfer scores are not finite numbers")
+                raise InputError(f"{folder / WEIGHTS}: the transfer scores are not finite numbers")
             mean, matrix = tensors.pop("reduction.mean"), tensors.pop("reduction.matrix")
             if mean.ndim != 1 or matrix.ndim != 2 or len(mean) != len(matrix):
-                raise InputError(f"{folder}: does not hold transfer scores (its reduction does not fit together)")
+                raise InputError(f"{folder}: does not hold transfer scores (shapes of its reduction do not match)")
             scores = cls(Reduction(mean, matrix), settings)
             scores.load_state_dict(tensors)
         except ValidationError as error:
@@ -65,7 +68,7 @@ class TransferScores(nn.Module):
 
 
 class ClassScores(nn.Module):
-    """psi^U_c and psi^P_c of all classes; the embedding of pairs is shared."""
+    """The class scores psi^U_c and psi^P_c of all target classes; the embedding of pairs is shared."""
 
     def __init__(self, d: int, classes: int, settings: LocalizationSettings) -> None:
         super().__init__()

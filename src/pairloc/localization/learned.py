@@ -1,4 +1,4 @@
-"""What a source taught: transfer scores, and the curve that turns signs into confidence."""
+"""What is learned on the source: transfer scores, and the calibration of the confidence."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,26 +14,26 @@ TRANSFER, CALIBRATION = "transfer", "calibration"
 
 @dataclass(frozen=True)
 class Learned:
-    """The class-generic side of the method, as a stage writes it and weights bring it."""
+    """The class-generic part of the method, as stages write it and packaged weights contain it."""
 
     scores: TransferScores
     calibration: Calibration = field(default_factory=Calibration)
-    curve: Curve | None = None  # how the loss fell
+    curve: Curve | None = None  # training curve; None if it was loaded from disk
 
     def calibrated(self, calibration: Calibration) -> "Learned":
-        """The same with another curve of confidence."""
+        """Return a copy with another calibration."""
         return replace(self, calibration=calibration)
 
     def to(self, device: str | torch.device) -> "Learned":
-        """The same on a device."""
+        """Move the scores to a device."""
         return replace(self, scores=self.scores.to(device))
 
     def save(self, folder: Path) -> None:
-        """Write it below a folder of weights."""
+        """Write transfer scores and calibration to subfolders of a folder."""
         self.scores.save(folder / TRANSFER)
         self.calibration.save(folder / CALIBRATION)
 
     @classmethod
     def load(cls, folder: Path) -> "Learned":
-        """Read it from a folder of weights, or from a run."""
+        """Read transfer scores and calibration from a folder of weights or a run."""
         return cls(TransferScores.load(folder / TRANSFER), Calibration.load(folder / CALIBRATION))

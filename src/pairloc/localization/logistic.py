@@ -1,4 +1,4 @@
-"""Logistic regression over every proposal: what sampled descent on unary scores tends to, found exactly."""
+"""Logistic regression over all proposals: the exact optimum that training on sampled proposals approaches."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from pairloc.errors import InputError
 
 _HISTORY = 10
-_AT_A_TIME = {"cuda": 1024}  # bags: few of them stay in a CPU's cache, many keep a GPU from waiting for its next order
+_BATCH = {"cuda": 1024}  # bags per step; large batches keep a GPU busy, the default of 64 fits into a CPU's cache
 
 Targets = Callable[[Tensor], tuple[Tensor, Tensor]]  # bags (n,) -> labels in 0 ... 1 and weights, each (n, B, C)
 
@@ -22,34 +22,35 @@ def fit_logistic(
     decay: float,
     iterations: int = 40,
 ) -> Tensor:
-    """The weights (C, d + 1), the bias last, of the lowest weighted cross-entropy plus decay / 2 |w|^2, by L-BFGS.
+    """Minimise the weighted cross-entropy plus decay / 2 |w|^2 by L-BFGS; return weights (C, d + 1), bias last.
 
-    `features` gives the proposals (n, B, d) of some bags; a pass over `bags` (m,) holds a few of them at a time.
+    `features` and `targets` map bags (n,) to their features (n, B, d) and their labels and weights; `bags` (m,) are
+    processed in batches. Raises an InputError if the features are not finite.
     """
     weights = start.clone().requires_grad_()
-    chunks = torch.split(bags, _AT_A_TIME.get(start.device.type, 64))
+    batches = torch.split(bags, _BATCH.get(start.device.type, 64))
     optimizer = torch.optim.LBFGS(
         [weights], max_iter=iterations, history_size=_HISTORY, tolerance_change=1e-7, line_search_fn="strong_wolfe"
     )
 
     def loss() -> Tensor:
         with torch.no_grad():
-            total, slope = weights.new_zeros(()), torch.zeros_like(weights)
-            for some in chunks:
-                x, (y, weight) = features(some).flatten(0, 1), (part.flatten(0, 1) for part in targets(some))
+            total, gradient = weights.new_zeros(()), torch.zeros_like(weights)
+            for batch in batches:
+                x, (y, weight) = features(batch).flatten(0, 1), (part.flatten(0, 1) for part in targets(batch))
                 scores = x @ weights[:, :-1].T + weights[:, -1]
-                # log(1 + e^s) - y s, and its slope
+                # log(1 + e^s) - y s, and its gradient
                 total += (weight * (torch.nn.functional.softplus(scores) - y * scores)).sum()
-                pull = weight * (torch.sigmoid(scores) - y)
-                slope[:, :-1] += pull.T @ x
-                slope[:, -1] += pull.sum(dim=0)
+                residual = weight * (torch.sigmoid(scores) - y)
+                gradient[:, :-1] += residual.T @ x
+                gradient[:, -1] += residual.sum(dim=0)
             total += decay / 2 * weights[:, :-1].pow(2).sum()
-            slope[:, :-1] += decay * weights[:, :-1]
-        weights.grad = slope
+            gradient[:, :-1] += decay * weights[:, :-1]
+        weights.grad = gradient
         return total
 
     optimizer.step(loss)
-    found = weights.detach()
-    if not torch.isfinite(found).all():
-        raise InputError("the unary scores are not numbers: the features are not finite")
-    return found
+    fitted = weights.detach()
+    if not torch.isfinite(fitted).all():
+        raise InputError("the unary scores are not finite, because the features are not; extract the bags again")
+    return fitted

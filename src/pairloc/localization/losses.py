@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """-(1 - y) log(1 - sigmoid(x)) - y log(sigmoid(x)), each."""
+    """Return -(1 - y) log(1 - sigmoid(x)) - y log(sigmoid(x)), elementwise."""
     return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
 
 
 def mean_loss(scores: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
-    """The mean over the scores that are counted."""
+    """Return the mean loss over the scores where the mask `counted` is set; all three have one shape."""
     return (cross_entropy(scores, labels) * counted).sum() / counted.sum().clamp(min=1)

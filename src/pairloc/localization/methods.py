@@ -1,6 +1,7 @@
-"""The methods of the paper's tables. Each is a recipe: a function from a session to an outcome.
+"""The methods of the paper's tables. Each is a recipe: a function of a session and settings to an outcome.
 
-To add one: its function (a baseline in a file of `baselines/`, with settings of its own), and its line in `METHODS`.
+To add one, write its function (a baseline goes into a file of `baselines/`, with its own settings) and add a line to
+`METHODS`.
 """
 
 from collections.abc import Callable
@@ -25,33 +26,33 @@ from pairloc.settings import EnergySettings, LocalizationSettings, MiSvmSettings
 
 @dataclass(frozen=True)
 class Session:
-    """What a recipe works with."""
+    """The inputs of a recipe besides its settings."""
 
     target: Target
     learned: Learned
     executor: Executor
     log: Log
-    checkpoint: Path | None = None  # a folder that the state is kept in
+    checkpoint: Path | None = None  # folder to save the state in after every round
 
 
 def alternating(session: Session, settings: LocalizationSettings, *, pairs: bool, rounds: int | None) -> Outcome:
-    """Warm-up and rounds; with or without pair scores, with all rounds or so many."""
+    """Run the alternating loop with or without pair scores; `rounds` overrides the number in the settings."""
     energy = settings.energy if pairs else settings.energy.without_pairs()
     file = None if session.checkpoint is None else session.checkpoint / STATE
-    keep = (lambda state: None) if file is None else partial(save_state, file=file)
-    known = None if file is None else load_state(file, session.target, settings)
+    save = (lambda state: None) if file is None else partial(save_state, file=file)
+    saved = None if file is None else load_state(file, session.target, settings)
     learned = session.learned
-    loop = Alternation(session.target, learned.scores, settings, energy, session.executor, session.log, keep)
-    state = loop.run(known, rounds)
-    task = Judge(session.target, learned, settings, energy, state)
-    judged = session.executor.map(task, range(len(session.target.classes)))
-    scores, agreements, sure = zip(*judged, strict=True)
-    return Outcome(state, scores, agreements, sure, settings.boxes)
+    loop = Alternation(session.target, learned.scores, settings, energy, session.executor, session.log, save)
+    state = loop.run(saved, rounds)
+    task = ScoreProposals(session.target, learned, settings, energy, state)
+    results = session.executor.map(task, range(len(session.target.classes)))
+    scores, agreements, confidences = zip(*results, strict=True)
+    return Outcome(state, scores, agreements, confidences, settings.boxes)
 
 
 @dataclass(frozen=True)
-class Judge:
-    """The task of scoring all proposals of a class once its selection stands."""
+class ScoreProposals:
+    """A task: score all proposals of a class after the last round."""
 
     target: Target
     learned: Learned
@@ -60,11 +61,11 @@ class Judge:
     state: State
 
     def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores (M, B) while the other bags keep theirs, agreement (M,) and confidence (M,)."""
+        """Return scores (M, B) with the other bags fixed, agreement (M,) and confidence (M,) of class `label`."""
         state, selection = self.state, self.state.selection[label]
         if not len(selection):
-            nothing = state.gaps[label].double()
-            return nothing.new_zeros(0, self.target.bags.size), nothing, nothing
+            empty = state.gaps[label].double()
+            return empty.new_zeros(0, self.target.bags.size), empty, empty
         view = ClassView(self.target, self.learned.scores, label, self.settings, self.energy)
         fold = state.fold[self.target.positives[label]]
         scores = view.conditional(state.scores, selection, fold)
@@ -73,36 +74,36 @@ class Judge:
 
 
 def warm_up_unary(session: Session, settings: LocalizationSettings) -> Outcome:
-    """The best transfer unary score."""
+    """Select the best transfer unary score in every bag."""
     return alternating(session, settings, pairs=False, rounds=0)
 
 
 def warm_up(session: Session, settings: LocalizationSettings) -> Outcome:
-    """The first re-localization, by transfer scores."""
+    """Run the first re-localization, with the transfer scores."""
     return alternating(session, settings, pairs=True, rounds=0)
 
 
 def unary(session: Session, settings: LocalizationSettings) -> Outcome:
-    """The whole loop with unary scores alone."""
+    """Run the whole loop with unary scores alone."""
     return alternating(session, settings, pairs=False, rounds=None)
 
 
 def full(session: Session, settings: LocalizationSettings) -> Outcome:
-    """The whole loop."""
+    """Run the whole loop."""
     return alternating(session, settings, pairs=True, rounds=None)
 
 
 def svm_baseline(session: Session, settings: MiSvmSettings) -> Outcome:
-    """MI-SVM, which knows neither pair scores nor what they were calibrated for."""
+    """Run the baseline MI-SVM, which uses neither transfer scores nor their calibration."""
     return mi_svm(session.target, settings, session.log)
 
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe, and which part of a run's settings it reads."""
+    """A recipe, its name in figures, and the section of the run settings it reads."""
 
     recipe: Callable[..., Outcome]
-    short: str  # name in figures
+    short: str
     section: Callable[[RunSettings], Settings] = lambda settings: settings.localization
 
 
@@ -116,6 +117,6 @@ METHODS: dict[str, Method] = {
 
 
 def check_method(name: str) -> None:
-    """Raise an InputError if there is no such method."""
+    """Raise an InputError if a method does not exist."""
     if name not in METHODS:
         raise InputError(f"there is no method {name!r}; known are {', '.join(METHODS)}")

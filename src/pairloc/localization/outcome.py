@@ -1,4 +1,4 @@
-"""What a recipe gives to the engine."""
+"""The result of a recipe, which the engine turns into a Localization."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from pairloc.settings import BoxSettings
 
 @dataclass(frozen=True)
 class Outcome:
-    """The selection of every class, and what is known of every proposal."""
+    """The selection of every class, and the scores of all its proposals; tuples have one entry per class."""
 
     state: State
-    scores: tuple[Tensor, ...]  # (M, B) of every class: of all proposals while the other bags keep theirs
-    agreement: tuple[Tensor, ...]  # (M,) of every class
-    confidence: tuple[Tensor, ...]  # (M,) of every class
-    boxes: BoxSettings  # how the selected boxes are refined
+    scores: tuple[Tensor, ...]  # (M, B) scores of all proposals with the other bags fixed
+    agreement: tuple[Tensor, ...]  # (M,)
+    confidence: tuple[Tensor, ...]  # (M,)
+    boxes: BoxSettings  # how to refine the selected boxes

@@ -1,4 +1,4 @@
-"""Deciding once more with what networks re-trained on the boxes say of the proposals."""
+"""Final selection with the predictions of networks that were fine-tuned on the boxes of `full`."""
 
 from dataclasses import dataclass, replace
 
@@ -14,15 +14,15 @@ from pairloc.localization.result import Localization, scored_boxes
 from pairloc.refinement import Candidates, refine
 from pairloc.settings import BoxSettings, FineTuneSettings
 
-_APART = 0.5  # IoU below which two boxes are two instances
+_SAME_IOU = 0.5  # two boxes with a higher IoU count as one instance
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What networks that never saw a bag say of its proposals; of every class."""
+    """Predictions for all proposals, by networks not trained on their bags; tuples have one entry per class."""
 
-    score: tuple[Tensor, ...]  # log-probability of the class (M, B)
-    boxes: tuple[Tensor, ...]  # the proposal moved onto the object (M, B, 4)
+    score: tuple[Tensor, ...]  # (M, B) log-probability of the class
+    boxes: tuple[Tensor, ...]  # (M, B, 4) proposals after box regression
 
 
 def decide(
@@ -32,42 +32,47 @@ def decide(
     boxes: BoxSettings,
     calibration: Calibration,
 ) -> tuple[Localization, tuple[Tensor, ...]]:
-    """Scores and predictions together: what they select, and the moved boxes (M, 4) of every class.
+    """Select again by the sum of scores and predictions; return the localization and its boxes (M, 4) per class.
 
-    In the confidence the networks are one view more, which agrees with itself.
+    For the confidence, the networks count as one more view, which always agrees.
     """
-    selection, gaps, agreements, corners, sure = [], [], [], [], []
-    for label, (known, said, moved) in enumerate(zip(before.scores, predictions.score, predictions.boxes, strict=True)):
-        total = known + settings.weight * said
+    selection, gaps, agreements, refined, confidences = [], [], [], [], []
+    tables = zip(before.scores, predictions.score, predictions.boxes, strict=True)
+    for label, (scores, predicted, regressed) in enumerate(tables):
+        total = scores + settings.weight * predicted
         best = total.topk(min(2, total.shape[1]), dim=1)
         chosen = best.indices[:, 0]
-        box = moved[torch.arange(len(chosen)), chosen]
-        own = before.proposals[before.positives[label], before.state.selection[label]]
-        same = iou(own[:, None], box[:, None])[:, 0, 0] > _APART
+        box = regressed[torch.arange(len(chosen)), chosen]
+        previous = before.proposals[before.positives[label], before.state.selection[label]]
+        same = iou(previous[:, None], box[:, None])[:, 0, 0] > _SAME_IOU
         agreements.append((2 * before.agreement[label] * same + 1) / 3)
         selection.append(chosen)
         gaps.append((best.values[:, 0] - best.values[:, -1]).double())
-        corners.append(refine(box, Candidates(moved, total), boxes))
-        sure.append(confidence(calibration, agreements[-1], gaps[-1]))
+        refined.append(refine(box, Candidates(regressed, total), boxes))
+        confidences.append(confidence(calibration, agreements[-1], gaps[-1]))
     state = replace(before.state, selection=tuple(selection), gaps=tuple(gaps))
-    found = scored_boxes(before.positives, tuple(corners), tuple(sure))
-    return replace(before, boxes=found, state=state, agreement=tuple(agreements)), tuple(corners)
+    found = scored_boxes(before.positives, tuple(refined), tuple(confidences))
+    return replace(before, boxes=found, state=state, agreement=tuple(agreements)), tuple(refined)
 
 
 def instances(
     before: Localization, predictions: Predictions, boxes: tuple[Tensor, ...], threshold: float
 ) -> ScoredBoxes:
-    """The boxes (M, 4) of every class, and all others of a tag that the networks are sure of: its further instances."""
+    """Return the boxes (M, 4) of every class together with further instances of each tag.
+
+    A further instance is a box whose predicted probability is at least `threshold` and which survives non-maximum
+    suppression.
+    """
     columns: list[tuple[int, int, list[float], float]] = []
-    for label, (bags, said, moved, own) in enumerate(
+    for label, (bags, predicted, regressed, selected) in enumerate(
         zip(before.positives, predictions.score, predictions.boxes, boxes, strict=True)
     ):
-        for bag, score, some, box in zip(bags.tolist(), said.exp(), moved, own, strict=True):
+        for bag, score, candidates, box in zip(bags.tolist(), predicted.exp(), regressed, selected, strict=True):
             likely = score >= threshold
-            found = torch.cat([box[None], some[likely]])
+            found = torch.cat([box[None], candidates[likely]])
             rank = torch.cat([score.new_ones(1), score[likely]])
-            for place in nms(found, rank, _APART).tolist():
-                columns.append((bag, label, found[place].tolist(), float(rank[place])))
+            for index in nms(found, rank, _SAME_IOU).tolist():
+                columns.append((bag, label, found[index].tolist(), float(rank[index])))
     image, label_, corners, score_ = zip(*columns, strict=True) if columns else ((), (), (), ())
     return ScoredBoxes(
         np.array(image, dtype=np.int64),

@@ -1,4 +1,4 @@
-"""Localization: the boxes of a data set's tags, how far to trust each, and how they came about."""
+"""Localization, the result of the engine: a box and a confidence for every tag, and the history of the loop."""
 
 import html
 from collections.abc import Iterator
@@ -19,12 +19,24 @@ from pairloc.localization.descent import Curve
 from pairloc.localization.outcome import Outcome
 from pairloc.localization.target import Target
 
-_SHOWN = 20  # rows of the table that a notebook shows
+_SHOWN = 20  # maximum number of rows in the table for notebooks
 
 
 @dataclass(frozen=True)
 class FoundBox:
-    """The box of one tag of one image."""
+    """The box of one tag of one image.
+
+    Attributes
+    ----------
+    tag : name of the class
+    box : x1, y1, x2, y2 in pixels from the upper left corner of the image as it is shown; x2 and y2 are exclusive
+    confidence : estimated probability that the box is right, between 0 and 1
+
+    Examples
+    --------
+    >>> FoundBox("cat", (10.0, 20.0, 110.0, 220.0), 0.8).confidence
+    0.8
+    """
 
     tag: str
     box: tuple[float, float, float, float]  # x1, y1, x2, y2 in pixels
@@ -33,7 +45,19 @@ class FoundBox:
 
 @dataclass(frozen=True)
 class FoundImage:
-    """The boxes of one image."""
+    """The boxes of one image of a `Localization`.
+
+    Attributes
+    ----------
+    file : path of the image, relative to the folder of the data set
+    size : width and height in pixels; None if the image could not be read
+    boxes : one `FoundBox` per tag
+
+    Examples
+    --------
+    >>> FoundImage("a.jpg", (640, 480), (FoundBox("cat", (10.0, 20.0, 110.0, 220.0), 0.8),)).boxes[0].tag
+    'cat'
+    """
 
     file: str
     size: tuple[int, int] | None  # width, height
@@ -42,35 +66,43 @@ class FoundImage:
 
 @dataclass(frozen=True)
 class Localization:
-    """A box for every tag of every image that could be read.
+    """The result of localizing: a box for every tag of every image that could be read.
 
-    `len` is the number of images, and iterating gives a `FoundImage` for each.
-
-    >>> for image in localization:
-    ...     for found in image.boxes:
-    ...         print(image.file, found.tag, found.box, found.confidence)
+    `len` is the number of images; iterating yields a `FoundImage` for each. In a notebook it is shown as a table.
 
     Attributes
     ----------
     dataset : images, classes and tags
     boxes : one row per tag, with the confidence as its score
-    history : what every half step of the loop did
-    converged : whether the last round changed nothing
-    n_iter : rounds done
+    history : one entry per re-training and re-localization
+    converged : whether the last round changed no selection
+    n_iter : number of completed rounds
+    unreadable : one message per image that could not be read
+
+    Examples
+    --------
+    >>> found = Localizer.load("runs/mine").localize(["images/a.jpg", "images/b.jpg"], ["key", "key"])
+    >>> for image in found:
+    ...     for box in image.boxes:
+    ...         print(image.file, box.tag)
+    a.jpg key
+    b.jpg key
+    >>> sorted(found.to_coco())
+    ['annotations', 'categories', 'images', 'info', 'licenses']
     """
 
     dataset: Dataset
     boxes: ScoredBoxes
     state: State = field(repr=False)
-    positives: tuple[Tensor, ...] = field(repr=False)  # for every class its bags (M,)
+    positives: tuple[Tensor, ...] = field(repr=False)  # for every class (M,): its bags
     proposals: Tensor = field(repr=False)  # (N, B, 4)
-    scores: tuple[Tensor, ...] = field(repr=False)  # (M, B) of every class: all proposals while other bags stay
-    agreement: tuple[Tensor, ...] = field(repr=False)  # (M,) of every class
-    unreadable: tuple[str, ...] = ()  # what was said of images that could not be read
+    scores: tuple[Tensor, ...] = field(repr=False)  # for every class (M, B): all proposals, other bags fixed
+    agreement: tuple[Tensor, ...] = field(repr=False)  # for every class (M,)
+    unreadable: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, tags: Dataset, target: Target, outcome: Outcome, boxes: tuple[Tensor, ...]) -> "Localization":
-        """The result of an outcome whose refined boxes (M, 4) of every class are given."""
+        """Build the result from the outcome of a method and its refined boxes, (M, 4) for every class."""
         found = scored_boxes(target.positives, boxes, outcome.confidence)
         sizes = target.bags.sizes
         images = tuple(
@@ -93,22 +125,22 @@ class Localization:
 
     @property
     def history(self) -> tuple[HalfStep, ...]:
-        """What every half step of the loop did."""
+        """One entry per re-training and re-localization."""
         return self.state.history
 
     @property
     def curves(self) -> tuple[Curve, ...]:
-        """The loss of every re-training."""
+        """The training curve of every re-training."""
         return self.state.curves
 
     @property
     def converged(self) -> bool:
-        """Whether the last round changed nothing."""
+        """Whether the last round changed no selection."""
         return self.state.converged
 
     @property
     def n_iter(self) -> int:
-        """Rounds done."""
+        """Number of completed rounds."""
         return self.state.n_iter
 
     def __len__(self) -> int:
@@ -119,53 +151,56 @@ class Localization:
         starts = np.searchsorted(self.boxes.image[order], np.arange(len(self) + 1))
         for index, image in enumerate(self.dataset.images):
             rows = order[starts[index] : starts[index + 1]].tolist()
-            yield FoundImage(image.file, image.size, tuple(self._found(row) for row in rows))
+            yield FoundImage(image.file, image.size, tuple(self._found_box(row) for row in rows))
 
-    def _found(self, row: int) -> FoundBox:
+    def _found_box(self, row: int) -> FoundBox:
         x1, y1, x2, y2 = self.boxes.boxes[row].tolist()
         return FoundBox(self.dataset.classes[self.boxes.label[row]], (x1, y1, x2, y2), float(self.boxes.score[row]))
 
     def alternatives(self, image: int, tag: str, count: int = 5) -> tuple[Floats, Floats]:
-        """The best proposals of an image for a tag: boxes (n, 4) and scores (n,), best first."""
+        """Return the best proposals of an image for a tag: boxes (n, 4) and scores (n,), best first.
+
+        Raises an InputError if there is no such image, or it has no proposals for the tag.
+        """
         if tag not in self.dataset.classes or not 0 <= image < len(self):
-            raise InputError(f"there is no image {image} or no tag {tag!r} in this result")
+            raise InputError(f"this result has no image {image} or no tag {tag!r}; it has {len(self)} images")
         label = self.dataset.classes.index(tag)
         rows = torch.nonzero(self.positives[label] == image)[:, 0]
         if not len(rows):
             raise InputError(f"image {image} has no proposals for the tag {tag!r}")
         scores = self.scores[label][int(rows[0])]
-        best, place = scores.topk(min(count, int(torch.isfinite(scores).sum())))
-        return self.proposals[image, place].double().numpy(), best.double().numpy()
+        best, proposals = scores.topk(min(count, int(torch.isfinite(scores).sum())))
+        return self.proposals[image, proposals].double().numpy(), best.double().numpy()
 
     def to_coco(self) -> dict[str, object]:
-        """The content of a COCO file, with width, height and scores."""
+        """Return the content of a COCO file, with image sizes and scores."""
         found = self.boxes
         return to_coco(
             self.dataset, found.image, found.label, found.boxes, score=found.score, description="boxes found by pairloc"
         )
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame, a row per box: image, tag, x1, y1, x2, y2, confidence."""
+        """Return a pandas DataFrame with one row per box: image, tag, x1, y1, x2, y2, confidence."""
         pandas = _installed("pandas")
         rows = [(image.file, found.tag, *found.box, found.confidence) for image in self for found in image.boxes]
         return pandas.DataFrame(rows, columns=["image", "tag", "x1", "y1", "x2", "y2", "confidence"])
 
     def to_supervision(self) -> dict[str, Any]:
-        """A supervision `Detections` object for every image, by file name."""
+        """Return a `supervision.Detections` object for every image, by file name."""
         supervision = _installed("supervision")
         found = {}
         for index, image in enumerate(self.dataset.images):
-            own = self.boxes.where(self.boxes.image == index)
+            image_boxes = self.boxes.where(self.boxes.image == index)
             found[image.file] = supervision.Detections(
-                xyxy=own.boxes,
-                confidence=own.score,
-                class_id=own.label,
-                data={"class_name": np.array([self.dataset.classes[label] for label in own.label.tolist()], dtype=str)},
+                xyxy=image_boxes.boxes,
+                confidence=image_boxes.score,
+                class_id=image_boxes.label,
+                data={"class_name": np.array([self.dataset.classes[c] for c in image_boxes.label.tolist()], dtype=str)},
             )
         return found
 
     def _repr_html_(self) -> str:
-        """The first boxes as a table, for notebooks."""
+        """Return the first boxes as an HTML table, for notebooks."""
         rows = []
         for image in self:
             for found in image.boxes:
@@ -182,7 +217,7 @@ class Localization:
 def scored_boxes(
     positives: tuple[Tensor, ...], boxes: tuple[Tensor, ...], confidence: tuple[Tensor, ...]
 ) -> ScoredBoxes:
-    """The boxes (M, 4) of every class with the confidence (M,) in each, rounded to four digits."""
+    """Collect the boxes (M, 4) and confidences (M,) of every class; confidences are rounded to four digits."""
     image = np.concatenate([bags.numpy() for bags in positives])
     label = np.concatenate([np.full(len(bags), c) for c, bags in enumerate(positives)])
     corners = np.concatenate([entry.cpu().numpy() for entry in boxes])

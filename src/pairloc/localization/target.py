@@ -1,4 +1,4 @@
-"""The target as learning sees it: bags, tags, and a selection. There are no boxes of ground truth here."""
+"""The target in training: tagged bags, without any ground-truth boxes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,27 +16,30 @@ from pairloc.errors import InputError
 from pairloc.localization.functions import TransferScores
 from pairloc.settings import FeatureSettings
 
-Selection = tuple[Tensor, ...]  # for every class the chosen proposal (M,) of each of its positive bags
+Selection = tuple[Tensor, ...]  # for every class (M,): index of the selected proposal of each positive bag
 
 
 @dataclass(frozen=True)
 class Target:
-    """The tagged bags, with the features of both sides; those of the class scores are read when first asked for."""
+    """The N tagged bags, with the features of transfer and class scores; those of the latter are read when needed."""
 
-    bags: Bags  # as the transfer scores see them
+    bags: Bags  # with the features of the transfer scores
     classes: tuple[str, ...]
-    positives: tuple[Tensor, ...]  # for every class its tagged bags (M,) that have proposals, ascending
+    positives: tuple[Tensor, ...]  # for every class (M,): its tagged bags that have proposals, ascending
     tagged: Tensor  # (N, C)
     read_class_bags: Callable[[], Bags]
 
     @classmethod
     def of(cls, bags: Bags, read_class_bags: Callable[[], Bags], tags: Dataset) -> "Target":
-        """The target of bags (N,) with the tags of a data set of the same images in the same order."""
+        """Combine N bags with the tags of a data set that has the same images in the same order.
+
+        Raises an InputError if no image has a tag.
+        """
         tagged = torch.zeros(bags.count, len(tags.classes), dtype=torch.bool)
         for row, labels in enumerate(tags.tags):
             tagged[row, list(labels)] = True
         if not tagged.any():
-            raise InputError("no image of the target has a tag")
+            raise InputError("no image of the target has a tag: add tags to the target, or check its format")
         filled = bags.valid.any(dim=1).cpu()
         positives = tuple(torch.nonzero(column & filled)[:, 0] for column in tagged.T)
         return cls(bags, tags.classes, positives, tagged, read_class_bags)
@@ -54,27 +57,30 @@ class Target:
         memory: int = 8 << 30,
         seed: int = 0,
     ) -> "Target":
-        """The bags of a store, or those at `indices`, as transfer scores and class scores want them."""
+        """Read the bags of a store, or those at `indices`, with the features of transfer and class scores."""
         read = partial(Bags, store, indices=indices, device=device, memory=memory)
-        seen = read(scores.settings.features, reduction=scores.reduction)
-        return cls.of(seen, partial(read, features, seed=seed), tags)
+        transfer_bags = read(scores.settings.features, reduction=scores.reduction)
+        return cls.of(transfer_bags, partial(read, features, seed=seed), tags)
 
     @cached_property
     def class_bags(self) -> Bags:
-        """The same bags as the class scores see them."""
+        """The same bags with the features of the class scores."""
         return self.read_class_bags()
 
     def boxes(self, label: int) -> Tensor:
-        """All proposals of a class's positive bags: (M, B, 4)."""
+        """Return all proposals of the positive bags of a class: (M, B, 4)."""
         return self.bags.boxes[self.positives[label].to(self.bags.device)]
 
     def selected_boxes(self, selection: Selection, label: int) -> Tensor:
-        """The selected boxes of a class: (M, 4)."""
+        """Return the selected boxes of a class: (M, 4)."""
         chosen = selection[label].to(self.bags.device)
         return self.bags.boxes[self.positives[label].to(self.bags.device), chosen]
 
     def selectable(self, bags: Tensor, max_area: float) -> Tensor:
-        """Whether proposals of some bags (n,) cover at most so much of their image: (n, B); all where none does."""
+        """Return which proposals of bags (n,) may be selected: (n, B).
+
+        These are the proposals that cover at most the fraction `max_area` of the image, or all if a bag has none.
+        """
         rows = bags.to(self.bags.device)
         valid = self.bags.valid[rows]
         small = valid & (self.bags.area[rows] <= max_area)
@@ -82,6 +88,6 @@ class Target:
 
 
 def fold_of_bags(target: Target, k: int, seed: int) -> Tensor:
-    """A fold 0 ... k - 1 for every bag: (N,)."""
+    """Assign every bag to one of k folds: (N,) in 0 ... k - 1."""
     positives = [bags.numpy() for bags in target.positives]
     return torch.from_numpy(folds(target.bags.count, positives, k, np.random.default_rng(seed)))

@@ -1,6 +1,6 @@
-"""Presets: whole runs as TOML files in the package; and the settings of a run from a preset, a file and changes.
+"""Presets: settings of whole runs as TOML files, and reading of TOML files that start from a preset.
 
-Each preset's header says the command, the time it takes and the result to expect.
+The header of each preset gives the command, the time it takes and the expected result.
 """
 
 import json
@@ -18,16 +18,18 @@ from pairloc.settings import RunSettings, Settings
 
 _FOLDER = Path(__file__).parent
 PRESETS = ("default", "paper", "demo")
-_SEEDED = ("proposer", "transfer", "localization", "fine_tune", "mi_svm")
-_PACKAGED = "coco63"  # weights that are a name, not a folder
-_PATHS = ("source", "source_images", "target", "target_images", "truth")
+_SEEDED_SECTIONS = ("proposer", "transfer", "localization", "fine_tune", "mi_svm")
+_PACKAGED_WEIGHTS = "coco63"  # names packaged weights; any other value is a folder
+_PATH_KEYS = ("source", "source_images", "target", "target_images", "truth")
 
 
 def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
-    """The settings of a run from a TOML file; `changes` are key=value pairs such as localization.energy.alpha=0.5.
+    """Read the settings of a run from a TOML file and apply changes, e.g. localization.energy.alpha=0.5.
 
-    `preset` in the file names the settings to start from. Paths in the file are relative to it, `weights` included;
-    paths in `changes` too.
+    The key `preset` of the file names the settings to start from. Paths, including `weights` and those in `changes`,
+    are relative to the folder of the file. Raises an InputError if the file or a value is invalid.
+
+    >>> settings = read_config(Path("mine.toml"), ["localization.rounds=3"])
     """
     content = read_toml(path)
     for change in changes:
@@ -36,50 +38,54 @@ def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
     settings = merged(start, content)
     data = settings.get("data")
     if isinstance(data, dict):
-        near = {key: value for key, value in data.items() if key in _PATHS and isinstance(value, str)}
-        settings["data"] = data | {key: str((path.parent / value).resolve()) for key, value in near.items()}
+        paths = {key: value for key, value in data.items() if key in _PATH_KEYS and isinstance(value, str)}
+        settings["data"] = data | {key: str((path.parent / value).resolve()) for key, value in paths.items()}
     weights = settings.get("weights")
-    if isinstance(weights, str) and weights != _PACKAGED:
+    if isinstance(weights, str) and weights != _PACKAGED_WEIGHTS:
         settings["weights"] = str((path.parent / weights).resolve())
     return validated(settings, str(path))
 
 
 def preset(name: object) -> dict[str, Any]:
-    """The content of a preset."""
+    """Return the content of a preset."""
     if not isinstance(name, str) or name not in PRESETS:
         raise InputError(f"there is no preset {shown(name)}; known are {', '.join(PRESETS)}")
     return read_toml(_FOLDER / f"{name}.toml")
 
 
 def demo_settings(seed: int = 0, *, fast: bool = False) -> RunSettings:
-    """The settings of the demo; `fast` is less of everything, for tests."""
+    """Return the settings of the demo; `fast` reduces data and training, for tests."""
     content = merged(preset("demo"), read_toml(_FOLDER / "demo-fast.toml") if fast else {})
     return validated(merged(content, {"seed": seed, "data": {"scenes": {"seed": seed}}}), "the demo")
 
 
 def validated(content: Mapping[str, Any], where: str) -> RunSettings:
-    """Settings from the content of a TOML file; `seed` goes to every part that is not given one of its own."""
+    """Validate the content of a TOML file; `where` names it in errors.
+
+    The seed of the run is copied to every section that does not set its own. Raises an InputError for an outdated key
+    or an invalid value.
+    """
     moved = moved_key(content)
     if moved is not None:
         old, new = moved
-        now = "is gone: remove it" if new is None else f"is called {new} now"
-        raise InputError(f"{where}: {old} {now} (docs/settings.md lists all keys)")
-    whole = merged(_defaults(), json.loads(json.dumps(content, default=str)))
-    for part in _SEEDED:
-        given = content.get(part)
-        if isinstance(whole[part], dict) and not (isinstance(given, dict) and "seed" in given):
-            whole[part]["seed"] = content.get("seed", 0)
-    return checked(RunSettings, whole, where)
+        now = "no longer exists: remove it" if new is None else f"is now called {new}: rename it"
+        raise InputError(f"{where}: {old} {now} (docs/reference/settings.md lists all keys)")
+    settings = merged(_defaults(), json.loads(json.dumps(content, default=str)))
+    for section in _SEEDED_SECTIONS:
+        given = content.get(section)
+        if isinstance(settings[section], dict) and not (isinstance(given, dict) and "seed" in given):
+            settings[section]["seed"] = content.get("seed", 0)
+    return checked(RunSettings, settings, where)
 
 
 def _defaults() -> dict[str, Any]:
-    """The default of every group, so that a file which names one key of a group keeps the others of that place."""
+    """Return the defaults of every section, so that a file that sets one key of a group keeps the others."""
     fields = {name: field.default for name, field in RunSettings.model_fields.items()}
     return {name: value.model_dump() for name, value in fields.items() if isinstance(value, Settings)}
 
 
 def checked(kind: type[Model], content: object, where: str) -> Model:
-    """Settings of a kind; the first thing that is wrong is one sentence."""
+    """Validate settings of a kind; raise an InputError that names the first invalid key."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -87,7 +93,7 @@ def checked(kind: type[Model], content: object, where: str) -> Model:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file."""
+    """Read a TOML file; raise an InputError if it cannot be read or parsed."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -97,27 +103,27 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """One table over another, group by group."""
-    found = dict(base)
+    """Return `base` updated with `over`, recursively for nested tables."""
+    result = dict(base)
     for key, value in over.items():
-        below = found.get(key)
-        found[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return found
+        current = result.get(key)
+        result[key] = merged(current, value) if isinstance(current, dict) and isinstance(value, dict) else value
+    return result
 
 
 def set_value(content: dict[str, Any], change: str) -> None:
-    """Apply one key=value pair; the value is TOML, or a bare word."""
+    """Apply one key=value pair to the content of a TOML file; the value is TOML or an unquoted string."""
     key, sign, text = change.partition("=")
     if not sign or not key.strip():
-        raise InputError(f"--set {change}: is not of the form key=value")
+        raise InputError(f"--set {change}: is not of the form key=value, e.g. seed=1")
     try:
         value = tomllib.loads(f"v = {text}")["v"]
     except (tomllib.TOMLDecodeError, RecursionError):
-        value = text  # a bare word
+        value = text  # an unquoted string
     *groups, name = key.strip().split(".")
-    place = content
+    table = content
     for group in groups:
-        place = place.setdefault(group, {})
-        if not isinstance(place, dict):
+        table = table.setdefault(group, {})
+        if not isinstance(table, dict):
             raise InputError(f"--set {change}: {group} is not a group of settings")
-    place[name] = value
+    table[name] = value

@@ -1,7 +1,7 @@
-"""Refinement: a chain of functions from boxes to boxes.
+"""Box refinement: a chain of functions from boxes to boxes.
 
-To add one: a file with a function of the kind `Refinement`, and its line in `CHAIN`. A setting of its own switches it
-off, and it then gives back the boxes it got.
+To add a refinement, write a function of type `Refinement` in a new file and add its line to `CHAIN`. It needs a setting
+that switches it off; it then returns its boxes unchanged.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ CHAIN: tuple[Refinement, ...] = (vote,)
 
 
 def refine(boxes: Tensor, candidates: Candidates, settings: BoxSettings) -> Tensor:
-    """Boxes (M, 4) after every refinement in turn: (M, 4)."""
+    """Apply every refinement in turn to boxes (M, 4): (M, 4)."""
     for refinement in CHAIN:
         boxes = refinement(boxes, candidates, settings)
     return boxes

@@ -1,4 +1,4 @@
-"""What a refinement may look at besides the boxes themselves."""
+"""The proposals that a refinement may use besides the selected boxes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Candidates:
-    """All proposals of M bags, with their scores; minus infinity where a proposal may not be selected."""
+    """All proposals of M bags, with their scores."""
 
     boxes: Tensor  # (M, B, 4)
-    scores: Tensor  # (M, B)
+    scores: Tensor  # (M, B) minus infinity for proposals that may not be selected

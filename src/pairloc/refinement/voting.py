@@ -1,4 +1,4 @@
-"""Box voting: a box is the mean of the proposals around the selected one, weighted by their scores."""
+"""Box voting: replace a box by the mean of the proposals that overlap it, weighted by their scores."""
 
 import torch
 from torch import Tensor
@@ -7,23 +7,24 @@ from pairloc.boxes import iou
 from pairloc.refinement.candidates import Candidates
 from pairloc.settings import BoxSettings
 
-_TEMPERATURE = 0.5
+_TEMPERATURE = 0.5  # of the softmax that turns scores into weights
 
 
 def vote(boxes: Tensor, candidates: Candidates, settings: BoxSettings) -> Tensor:
-    """The mean of the proposals that overlap each box (M, 4) by `voting_iou`: (M, 4)."""
+    """Average the proposals whose IoU with a box (M, 4) is at least `voting_iou`: (M, 4)."""
     if not settings.voting_iou or not len(boxes):
         return boxes
     return mean_box(boxes, candidates.boxes, candidates.scores, settings.voting_iou)
 
 
-def mean_box(chosen: Tensor, boxes: Tensor, scores: Tensor, least: float) -> Tensor:
-    """The mean of the boxes (M, B, 4) that overlap the chosen (M, 4) by `least`, by their scores (M, B): (M, 4).
+def mean_box(chosen: Tensor, boxes: Tensor, scores: Tensor, min_iou: float) -> Tensor:
+    """Mean of the boxes (M, B, 4) whose IoU with the chosen ones (M, 4) is at least `min_iou`: (M, 4).
 
-    A chosen box that none of those that count overlaps stays as it is.
+    The weights are a softmax of the scores (M, B). A chosen box without an overlapping box of finite score is returned
+    unchanged.
     """
-    apart = iou(chosen[:, None], boxes)[:, 0] < least
-    scores = scores.masked_fill(apart, -torch.inf)
+    too_far = iou(chosen[:, None], boxes)[:, 0] < min_iou
+    scores = scores.masked_fill(too_far, -torch.inf)
     weights = torch.softmax(scores / _TEMPERATURE, dim=1)  # (M, B)
-    alone = (scores == -torch.inf).all(dim=1)
-    return torch.where(alone[:, None], chosen, (weights.nan_to_num()[..., None] * boxes).sum(dim=1))
+    unsupported = (scores == -torch.inf).all(dim=1)
+    return torch.where(unsupported[:, None], chosen, (weights.nan_to_num()[..., None] * boxes).sum(dim=1))

@@ -1,1 +1,1 @@
-"""What people look at: figures and pages."""
+"""Reports of runs: the HTML page and static figures."""

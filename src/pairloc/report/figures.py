@@ -1,4 +1,4 @@
-"""Static figures for papers: PNG, SVG and PDF of what the page shows."""
+"""Static figures for papers as PNG, SVG and PDF: CorLoc per class and images with boxes."""
 
 import io
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from pairloc.io import claim_folder, write_bytes
 from pairloc.report.page import MethodResult
 
 _FORMATS = ("png", "svg", "pdf")
-_LONGEST = 24  # characters of a class name
+_MAX_NAME = 24  # characters of a class name
 _COLOURS = {"GT": "#e0a800", "WUU": "#9d4edd", "WU": "#1c7ed6", "U": "#e8590c", "F": "#2b8a3e", "SVM": "#c2255c"}
 
-# where a tag stands on its box: right, low
+# Corner of the box that a method's tag is drawn in: (right instead of left, bottom instead of top).
 _CORNERS = {"GT": (False, False), "WUU": (True, False), "U": (True, True), "WU": (False, True), "F": (True, False)}
 
 
 def write_figures(
     folder: Path, dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, *, cases: int = 12
 ) -> list[Path]:
-    """CorLoc per class and a sheet of images with tagged boxes; the files written."""
+    """Write CorLoc per class (if known) and a sheet of `cases` images with their boxes; returns the files written."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -52,28 +52,28 @@ def _save(figure: Any, stem: Path) -> list[Path]:
 def _per_class(methods: Sequence[MethodResult]) -> Any:
     from matplotlib import pyplot
 
-    known = [method for method in methods if "0.5" in method.corloc]
-    names = list(known[-1].corloc["0.5"]["per_class"])
+    measured = [method for method in methods if "0.5" in method.corloc]
+    names = list(measured[-1].corloc["0.5"]["per_class"])
     figure, axes = pyplot.subplots(figsize=(max(6, 0.7 * len(names)), 3.6), layout="constrained")
-    width = 0.8 / len(known)
-    for place, method in enumerate(known):
+    width = 0.8 / len(measured)
+    for index, method in enumerate(measured):
         values = [100 * method.corloc["0.5"]["per_class"].get(name, np.nan) for name in names]
         mean = 100 * method.corloc["0.5"]["mean"]
-        at = np.arange(len(names)) + (place - (len(known) - 1) / 2) * width
-        axes.bar(at, values, width, label=f"{method.name} ({mean:.1f})", color=_COLOURS.get(method.short))
+        positions = np.arange(len(names)) + (index - (len(measured) - 1) / 2) * width
+        axes.bar(positions, values, width, label=f"{method.name} ({mean:.1f})", color=_COLOURS.get(method.short))
     axes.set(ylabel="CorLoc@0.5 (%)", ylim=(0, 100))
-    labels = [_plain(name) for name in names]
+    labels = [_figure_label(name) for name in names]
     axes.set_xticks(np.arange(len(names)), labels=labels, rotation=40, ha="right")
     axes.legend(fontsize=8, ncols=2)
     return figure
 
 
 def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, cases: int) -> Any:
-    """Images on which the methods differ most, in the paper's manner."""
+    """Draw the images on which the methods differ most, with boxes as in the paper."""
     from matplotlib import pyplot
     from matplotlib.patches import Rectangle
 
-    keys = _where_they_differ(dataset, methods)[:cases]
+    keys = _most_different(dataset, methods)[:cases]
     columns = min(4, max(1, len(keys)))
     rows = max(1, -(-len(keys) // columns))
     figure, grid = pyplot.subplots(rows, columns, figsize=(3 * columns, 3 * rows), layout="constrained", squeeze=False)
@@ -83,29 +83,29 @@ def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth
         pixels = _pixels(dataset, image)
         if pixels is not None:
             axes.imshow(pixels)
-        axes.set_title(_plain(dataset.classes[label]), fontsize=9)
+        axes.set_title(_figure_label(dataset.classes[label]), fontsize=9)
         boxes = []
         if truth is not None:
-            own = (truth.image == image) & (truth.label == label) & ~truth.ignored
-            boxes += [("GT", box) for box in truth.boxes[own]]
+            mask = (truth.image == image) & (truth.label == label) & ~truth.ignored
+            boxes += [("GT", box) for box in truth.boxes[mask]]
         for method in methods:
-            mine = np.flatnonzero((method.boxes.image == image) & (method.boxes.label == label))
-            boxes += [(method.short, method.boxes.boxes[mine[0]])] if len(mine) else []
+            method_rows = np.flatnonzero((method.boxes.image == image) & (method.boxes.label == label))
+            boxes += [(method.short, method.boxes.boxes[method_rows[0]])] if len(method_rows) else []
         for tag, (x1, y1, x2, y2) in boxes:
             colour = _COLOURS.get(tag, "gray")
             axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1.6))
-            right, low = _CORNERS.get(tag, (False, False))
+            right, bottom = _CORNERS.get(tag, (False, False))
             axes.text(
-                x2 if right else x1, y2 if low else y1, tag, fontsize=6, color="white",
-                bbox={"color": colour, "pad": 0.8}, ha="right" if right else "left", va="bottom" if low else "top",
+                x2 if right else x1, y2 if bottom else y1, tag, fontsize=6, color="white",
+                bbox={"color": colour, "pad": 0.8}, ha="right" if right else "left", va="bottom" if bottom else "top",
             )  # fmt: skip
     return figure
 
 
-def _where_they_differ(dataset: Dataset, methods: Sequence[MethodResult]) -> list[tuple[int, int]]:
-    """Image and class, those first where the last method's box is furthest from the first's."""
-    found = [method.boxes for method in methods]
-    tables = [{(int(i), int(c)): b for i, c, b in zip(f.image, f.label, f.boxes, strict=True)} for f in found]
+def _most_different(dataset: Dataset, methods: Sequence[MethodResult]) -> list[tuple[int, int]]:
+    """(image, class) keys, sorted by how far the last method's box is from the first method's, furthest first."""
+    all_boxes = [method.boxes for method in methods]
+    tables = [{(int(i), int(c)): b for i, c, b in zip(f.image, f.label, f.boxes, strict=True)} for f in all_boxes]
     keys = [(i, c) for i, tags in enumerate(dataset.tags) for c in tags if all((i, c) in table for table in tables)]
     return sorted(keys, key=lambda key: -float(np.abs(tables[0][key] - tables[-1][key]).sum()))
 
@@ -117,6 +117,6 @@ def _pixels(dataset: Dataset, index: int) -> Any:
         return None
 
 
-def _plain(name: str) -> str:
-    """A class name that fits a figure and that matplotlib does not take for mathematics."""
-    return (name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "...").replace("$", r"\$")
+def _figure_label(name: str) -> str:
+    """A class name, shortened to fit a figure and escaped so that matplotlib does not parse it as mathematics."""
+    return (name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 3] + "...").replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""The report of runs: what their folders hold, gathered for the page and the figures."""
+"""Collects the results of runs from their folders and writes the page and the figures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,40 +20,40 @@ from pairloc.settings import RunSettings
 
 
 class Finished(Protocol):
-    """What a report needs of a run."""
+    """The part of a finished run that a report needs."""
 
     folder: Path
     settings: RunSettings
 
     @property
     def target(self) -> Dataset:
-        """Its tagged images."""
+        """The tagged images."""
 
     @property
     def truth(self) -> tuple[Dataset, GroundTruth] | None:
-        """Their boxes, where they are known."""
+        """The ground truth of the target, if there is one, with its own data set."""
 
     @property
     def result_method(self) -> str:
-        """The method whose boxes are the run's."""
+        """The method whose boxes are the result of the run."""
 
     @property
     def evaluation(self) -> Evaluation:
-        """Its CorLoc."""
+        """CorLoc and time of every method."""
 
 
 class Step(BaseModel):
-    """A half step of a method's loop."""
+    """A half step of a method's loop: a re-training or a re-localization."""
 
     model_config = ConfigDict(frozen=True)
     round: int
     step: str
     objective: float | None = None
-    changed: int
+    changed: int  # boxes that changed
 
 
 class History(BaseModel):
-    """How a method came to its boxes."""
+    """The steps of a method, as in its `history.json`."""
 
     model_config = ConfigDict(frozen=True)
     history: tuple[Step, ...]
@@ -68,12 +68,13 @@ def write_report(
     beside: Path | None = None,
     link: str | None = None,
 ) -> int:
-    """The page of one or more runs on one target, and static figures where asked for; the number of images in it.
+    """Write the page of one or more runs on the same target; returns the number of images in it.
 
-    Images beyond the first `embed` go into the folder `beside`, which the page calls `link`.
+    Static figures go into the folder `figures`, if given. See `write_page` for `embed`, `beside` and `link`. Raises
+    InputError if `runs` is empty.
     """
     if not runs:
-        raise InputError("there is no run to report on")
+        raise InputError("there is no run to report on; name the folder of at least one run")
     dataset = runs[0].target
     methods = [method for run in runs for method in _results(run, dataset, named=len(runs) > 1)]
     truth = None if runs[0].truth is None else runs[0].truth[1]
@@ -90,8 +91,8 @@ def write_report(
 
 
 def _results(run: Finished, dataset: Dataset, *, named: bool) -> list[MethodResult]:
-    """What a run's methods found, under the indices of a data set."""
-    evaluation, found = run.evaluation, []
+    """The results of a run's methods, under the indices of `dataset`; `named` puts the run into their names."""
+    evaluation, results = run.evaluation, []
     for method in _compared(run, alone=not named):
         boxes = align(*read_boxes(run.folder / method / "boxes.json"), dataset)
         steps: list[dict[str, Any]] = [
@@ -100,12 +101,16 @@ def _results(run: Finished, dataset: Dataset, *, named: bool) -> list[MethodResu
         name = f"{run.folder.name}: {method}" if named else method
         corloc = {threshold: entry.model_dump() for threshold, entry in evaluation.methods.get(method, {}).items()}
         tag = METHODS[method].short if method in METHODS else ""
-        found.append(MethodResult(name, boxes, corloc, evaluation.seconds.get(method), steps, tag))
-    return found
+        results.append(MethodResult(name, boxes, corloc, evaluation.seconds.get(method), steps, tag))
+    return results
 
 
 def _compared(run: Finished, *, alone: bool) -> tuple[str, ...]:
-    """The methods to show. `fine-tuned` continues `full`: without a truth, a single run shows only its final boxes."""
+    """The methods to show.
+
+    `fine-tuned` continues `full`, so a single run of both shows only its final boxes if there is no ground truth to
+    compare them with.
+    """
     methods = run.settings.methods
-    steps = alone and run.truth is None and set(methods) <= {"full", "fine-tuned"}
-    return (run.result_method,) if steps else methods
+    only_final = alone and run.truth is None and set(methods) <= {"full", "fine-tuned"}
+    return (run.result_method,) if only_final else methods

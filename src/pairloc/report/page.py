@@ -1,7 +1,7 @@
-"""The report: one page that opens from the file system, with the table, the curves and the gallery.
+"""The report page: one HTML file with tables, curves and a gallery, which opens from the file system.
 
-Names and classes are data, never markup: they travel as JSON whose angle brackets are escaped, and the page shows them
-as text alone.
+File and class names are data, never markup: they are embedded as JSON with escaped angle brackets, and the page only
+shows them as text.
 """
 
 import base64
@@ -23,29 +23,29 @@ from pairloc.datasets.scored import ScoredBoxes
 from pairloc.images import ImageError, open_image
 from pairloc.io import write_bytes, write_text
 
-_THUMBNAIL = 320  # px of the longer side
-_THREADS = 4  # that draw thumbnails; each may hold an image of 200 megapixels
+_THUMBNAIL = 320  # pixels of the longer side
+_THREADS = 4  # that make thumbnails; few, because each may hold an image of 179 megapixels
 
 
 @dataclass(frozen=True)
 class MethodResult:
-    """What a method found, under the indices of the report's data set."""
+    """The boxes and measurements of a method, under the indices of the report's data set."""
 
     name: str
     boxes: ScoredBoxes
     corloc: dict[str, Any] = field(default_factory=dict)  # by threshold: mean, interval, per_class
     seconds: float | None = None
-    history: Sequence[dict[str, Any]] = ()
-    tag: str = ""  # a short name; the first letters of the name unless given
+    history: Sequence[dict[str, Any]] = ()  # steps of the loop: round, step, changed, objective
+    tag: str = ""  # a short name; by default, the first four letters of the name
 
     @property
     def short(self) -> str:
-        """What stands on a box."""
+        """The label drawn on a box."""
         return self.tag or self.name[:4]
 
 
 def is_plain(methods: Sequence[MethodResult], truth: GroundTruth | None) -> bool:
-    """Whether there is nothing to compare: one method and no truth. The page then shows boxes and confidence alone."""
+    """Whether there is nothing to compare (one method, no ground truth): the page shows only boxes and confidence."""
     return len(methods) == 1 and truth is None
 
 
@@ -62,20 +62,22 @@ def write_page(
     link: str | None = None,
     track: Callable[[Iterable[int], int], Iterable[int]] = lambda items, total: items,
 ) -> int:
-    """Write the page; the number of images shown. Those beyond the first `embed` lie in a folder beside it.
+    """Write the page to `out`; returns the number of images shown.
 
-    That folder is `beside`, NAME_files unless given; the page calls it `link`, by its name unless given. `ceiling` is,
-    by threshold, the CorLoc the best proposals would reach.
+    The first `embed` images are stored inside the page, the others in the folder `beside` (default: NAME_files next to
+    it), which the page refers to as `link` (default: the folder's name). `ceiling` is, by threshold, the CorLoc if the
+    best proposals were selected. `track` wraps the images for a progress bar.
     """
     beside = beside or out.with_name(f"{out.stem}_files")
     link = link or beside.name
     tagged = [index for index, tags in enumerate(dataset.tags) if tags]
     with warnings.catch_warnings(), ThreadPoolExecutor(_THREADS) as pool:
-        warnings.simplefilter("ignore")  # of damaged images; threads cannot each hide and show them again
-        folders = [None if place < embed else beside for place in range(len(tagged))]
+        # Damaged images warn. Warning filters are global, so they are set here and not in each thread.
+        warnings.simplefilter("ignore")
+        folders = [None if position < embed else beside for position in range(len(tagged))]
         drawn = pool.map(lambda index, folder: _thumbnail(dataset, index, folder, link), tagged, folders)
         thumbnails = dict(zip(track(tagged, len(tagged)), drawn, strict=True))
-    named = [_with_tag(method, place, methods) for place, method in enumerate(methods)]
+    named = [_with_tag(method, index, methods) for index, method in enumerate(methods)]
     plain = is_plain(named, truth)
     data = {
         "plain": plain,
@@ -95,20 +97,23 @@ def write_page(
 
 
 def _json(data: object) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """JSON that cannot close the script element around it."""
     text = json.dumps(data, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _with_tag(method: MethodResult, place: int, methods: Sequence[MethodResult]) -> MethodResult:
-    """A short tag a method, with a number where several runs have the method."""
-    earlier = sum(other.short == method.short for other in methods[:place])
+def _with_tag(method: MethodResult, index: int, methods: Sequence[MethodResult]) -> MethodResult:
+    """Method number `index` with its tag set, numbered if an earlier method has the same short name."""
+    earlier = sum(other.short == method.short for other in methods[:index])
     tag = method.short if not earlier else f"{method.short}{earlier + 1}"
     return MethodResult(method.name, method.boxes, method.corloc, method.seconds, method.history, tag)
 
 
 def _thumbnail(dataset: Dataset, index: int, folder: Path | None, link: str) -> tuple[str, tuple[int, int]]:
-    """Where an image's thumbnail is, and the size of the image as shown; an unreadable one is left blank."""
+    """URL of an image's thumbnail and the size of the upright image; the URL of an unreadable image is empty.
+
+    The thumbnail is written to `folder`, or becomes a data URL if that is None.
+    """
     try:
         upright = open_image(dataset.path(index))
     except ImageError:
@@ -129,24 +134,24 @@ def _items(
     truth: GroundTruth | None,
     thumbnails: dict[int, tuple[str, tuple[int, int]]],
 ) -> list[dict[str, Any]]:
-    """Every tag of every image, with the boxes of all methods and of the truth."""
-    found = [_by_key(method.boxes.image, method.boxes.label) for method in methods]
-    true = {} if truth is None else _by_key(truth.image[~truth.ignored], truth.label[~truth.ignored])
-    true_boxes = np.zeros((0, 4)) if truth is None else truth.boxes[~truth.ignored]
+    """One entry per tag of every image, with the best-scored box of every method and the ground truth."""
+    method_rows = [_rows_by_key(method.boxes.image, method.boxes.label) for method in methods]
+    truth_rows = {} if truth is None else _rows_by_key(truth.image[~truth.ignored], truth.label[~truth.ignored])
+    truth_boxes = np.zeros((0, 4)) if truth is None else truth.boxes[~truth.ignored]
     items = []
     for index, (thumbnail, size) in thumbnails.items():
         for label in dataset.tags[index]:
-            own = true_boxes[true.get((index, label), [])]
+            tag_truth = truth_boxes[truth_rows.get((index, label), [])]
             boxes = {}
-            for method, rows in zip(methods, found, strict=True):
-                mine = rows.get((index, label))
-                if mine:
-                    best = max(mine, key=lambda row: np.nan_to_num(method.boxes.score[row], nan=-1.0))
-                    boxes[method.tag] = _box(method.boxes.boxes[best], method.boxes.score[best], own)
+            for method, rows_by_key in zip(methods, method_rows, strict=True):
+                rows = rows_by_key.get((index, label))
+                if rows:
+                    best = max(rows, key=lambda row: np.nan_to_num(method.boxes.score[row], nan=-1.0))
+                    boxes[method.tag] = _box(method.boxes.boxes[best], method.boxes.score[best], tag_truth)
             items.append(
                 {
                     "file": dataset.images[index].file, "class": label, "thumbnail": thumbnail, "size": list(size),
-                    "truth": to_xywh(own).round(2).tolist(), "boxes": boxes,
+                    "truth": to_xywh(tag_truth).round(2).tolist(), "boxes": boxes,
                 }
             )  # fmt: skip
     return items
@@ -158,7 +163,8 @@ def _box(box: Floats, score: float, truth: Floats) -> dict[str, Any]:
     return {"box": to_xywh(box).round(2).tolist(), "score": round(value, 4), "iou": round(overlap, 4)}
 
 
-def _by_key(image: Any, label: Any) -> dict[tuple[int, int], list[int]]:
+def _rows_by_key(image: Any, label: Any) -> dict[tuple[int, int], list[int]]:
+    """Rows of boxes by (image, class)."""
     rows: dict[tuple[int, int], list[int]] = {}
     for row, key in enumerate(zip(image.tolist(), label.tolist(), strict=True)):
         rows.setdefault(key, []).append(row)
@@ -166,23 +172,23 @@ def _by_key(image: Any, label: Any) -> dict[tuple[int, int], list[int]]:
 
 
 def _charts(methods: Sequence[MethodResult]) -> list[dict[str, Any]]:
-    """Lines the page draws: CorLoc against time, boxes that changed, the objective; not where there is one point."""
-    timed = [
+    """Charts of the page: CorLoc over time, changed boxes and the objective; charts with one point are dropped."""
+    corloc_over_time = [
         {"tag": m.tag, "points": [[m.seconds, 100 * m.corloc["0.5"]["mean"]]]}
         for m in methods
         if m.seconds is not None and "0.5" in m.corloc
     ]
     changed, objective = [], []
     for method in methods:
-        moves = [[step["round"], step["changed"]] for step in method.history if step["step"] == "re-localize"]
-        if len(moves) > 2:  # the first of them are all the boxes
-            changed.append({"tag": method.tag, "points": moves[1:]})
-        measured = [[n, s["objective"]] for n, s in enumerate(method.history) if s.get("objective") is not None]
-        if len(measured) > 1:
-            objective.append({"tag": method.tag, "points": measured})
+        changes = [[step["round"], step["changed"]] for step in method.history if step["step"] == "re-localize"]
+        if len(changes) > 2:  # the first counts all boxes, so it is not shown
+            changed.append({"tag": method.tag, "points": changes[1:]})
+        values = [[n, s["objective"]] for n, s in enumerate(method.history) if s.get("objective") is not None]
+        if len(values) > 1:
+            objective.append({"tag": method.tag, "points": values})
     charts: list[dict[str, Any]] = [
-        {"title": "CorLoc@0.5 (%)", "x": "seconds", "lines": timed},
-        {"title": "boxes that changed", "x": "round", "lines": changed},
+        {"title": "CorLoc@0.5 (%)", "x": "seconds", "lines": corloc_over_time},
+        {"title": "changed boxes", "x": "round", "lines": changed},
         {"title": "objective", "x": "half step", "lines": objective},
     ]
     return [chart for chart in charts if sum(len(line["points"]) for line in chart["lines"]) > 1]

@@ -1,1 +1,1 @@
-"""Runs: stages in a folder, resumed where they stopped, with a hash of everything they wrote."""
+"""Runs: stages that write into one folder, can be resumed, and record a hash of every file."""

@@ -1,4 +1,4 @@
-"""The stages of a run, in order, each with what its result depends on; and the check of all names before any work."""
+"""The stages of a run in order, with their dependencies, and the check of all names in the settings."""
 
 import hashlib
 import json
@@ -24,12 +24,12 @@ from pairloc.runs.stage import Stage
 from pairloc.scores import PAIR_FUNCTIONS
 from pairloc.settings import LocalizationSettings, RunSettings, Settings, TransferSettings
 
-FINE_TUNED = "fine-tuned"  # the one method that trains a network, and so is a stage around the engine
+FINE_TUNED = "fine-tuned"  # the only method that trains a network, so it is a stage around the engine
 
 
 def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
-    """The stages of a run by name."""
-    data, learning = settings.data, _key(settings.localization)
+    """Return the stages of a run by name, in order."""
+    data, localization = settings.data, _key(settings.localization)
     source = [_hash(data.source), str(data.source_images), data.source_format, data.scenes and _key(data.scenes)]
     target = [_hash(data.target), str(data.target_images), data.target_format]
     prepared = Stage("data", stages.prepare, settings=[source, target])
@@ -37,55 +37,55 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         proposer = [_hash(weights / "proposer" / file) for file in (PROPOSER, PROPOSER_SETTINGS)]
         files = (f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}", f"calibration/{CALIBRATION}")
         learned = [_hash(weights / file) for file in files]
-        found = [prepared, Stage("bags", stages.extract_bags, ("data",), [_key(settings.extract), proposer])]
-        before: tuple[str, ...] = ("bags",)
+        planned = [prepared, Stage("bags", stages.extract_bags, ("data",), [_key(settings.extract), proposer])]
+        method_inputs: tuple[str, ...] = ("bags",)
     else:
         transfer, learned = _key(settings.transfer), []
-        found = [
+        planned = [
             prepared,
             Stage("proposer", stages.train_proposer, (), [_key(settings.proposer), source], results=(PROPOSER,)),
             Stage(
                 "bags", stages.extract_bags, ("data", "proposer"), [_key(settings.extract), settings.transfer.images]
             ),
             Stage("transfer", stages.learn_scores, ("bags",), transfer, results=(TRANSFER,)),
-            Stage("calibration", stages.calibrate_confidence, ("bags",), [transfer, learning]),
+            Stage("calibration", stages.calibrate_confidence, ("bags",), [transfer, localization]),
         ]
-        before = ("bags", "transfer", "calibration")
+        method_inputs = ("bags", "transfer", "calibration")
     for method in settings.methods:
         if method == FINE_TUNED:
-            own = _key(settings.fine_tune)
-            found.append(Stage(method, stages.fine_tune, ("full",), own, results=stages.RESULTS))
+            key = _key(settings.fine_tune)
+            planned.append(Stage(method, stages.fine_tune, ("full",), key, results=stages.RESULTS))
         else:
             work = partial(stages.run_method, method)
-            own = [_key(METHODS[method].section(settings)), learned]
-            found.append(Stage(method, work, before, own, results=stages.RESULTS))
-    every = ("data", "bags", *settings.methods)
-    found.append(Stage("evaluation", stages.evaluate, every, _hash(data.truth), kept=False))
-    found.append(Stage("report", stages.report, (*every, "evaluation"), kept=False, publishes=stages.PUBLISHED))
-    return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in found}
+            key = [_key(METHODS[method].section(settings)), learned]
+            planned.append(Stage(method, work, method_inputs, key, results=stages.RESULTS))
+    results = ("data", "bags", *settings.methods)
+    planned.append(Stage("evaluation", stages.evaluate, results, _hash(data.truth), kept=False))
+    planned.append(Stage("report", stages.report, (*results, "evaluation"), kept=False, publishes=stages.PUBLISHED))
+    return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in planned}
 
 
 def check_names(settings: RunSettings) -> None:
-    """Raise an InputError if a solver, pair score, feature, backbone, format or method is not known."""
+    """Raise an InputError if a solver, pair score, feature, backbone, format or method does not exist."""
     for method in settings.methods:
         if method != FINE_TUNED:
             check_method(method)
     check_learning(settings.transfer, settings.localization)
     for key in ("source_format", "target_format"):
-        _known(f"data.{key}", getattr(settings.data, key), {"auto": "", **FORMATS})
+        _check_name(f"data.{key}", getattr(settings.data, key), {"auto": "", **FORMATS})
     check_class_features(settings.extract.class_features)
     if settings.weights is None:
         check_backbone(settings.proposer.backbone)
 
 
 def check_learning(transfer: TransferSettings, localization: LocalizationSettings) -> None:
-    """The same for the settings of learning."""
-    _known("localization.solver.name", localization.solver.name, SOLVERS)
-    _known("localization.pairs.kind", localization.pairs.kind, PAIR_FUNCTIONS)
-    _known("transfer.pairs.kind", transfer.pairs.kind, PAIR_FUNCTIONS)
+    """Raise an InputError if a solver or pair score does not exist."""
+    _check_name("localization.solver.name", localization.solver.name, SOLVERS)
+    _check_name("localization.pairs.kind", localization.pairs.kind, PAIR_FUNCTIONS)
+    _check_name("transfer.pairs.kind", transfer.pairs.kind, PAIR_FUNCTIONS)
 
 
-def _known(key: str, name: str, registry: Any) -> None:
+def _check_name(key: str, name: str, registry: Any) -> None:
     if name not in registry:
         raise InputError(f"{key}: there is no {name!r}; known are {', '.join(registry)}")
 
@@ -95,7 +95,7 @@ def _key(settings: Settings) -> Any:
 
 
 def _hash(path: Path | None) -> str:
-    """What an input is recognised by: a file by its content, a folder by the names, sizes and times of its files."""
+    """Return the hash of an input: of the content of a file, or of the names, sizes and times in a folder."""
     if path is None or not path.exists():
         return ""
     if path.is_file():

@@ -1,4 +1,4 @@
-"""A run: settings, a folder, and what its stages work on."""
+"""A run: its settings, its folder, and the data and results that its stages share."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -29,7 +29,7 @@ Log = Callable[[str], None]
 
 
 class Run:
-    """A run in a folder. Making one checks its settings and does no work.
+    """A run in a folder. The constructor checks the settings and does no work.
 
     >>> run = Run(Path("runs/mine"), read_config(Path("mine.toml")))
     >>> evaluation = run.run()
@@ -42,43 +42,46 @@ class Run:
         self.stages: dict[str, Stage] = stages_of(settings, self.weights)
 
     def plan(self) -> list[tuple[str, str]]:
-        """Every stage and its state."""
+        """Return every stage with its state: done, resumable, pending, or changed."""
         return runner.plan(self)
 
     def run(self) -> Evaluation:
-        """Run the unfinished stages and return the evaluation."""
+        """Run the unfinished stages and return the evaluation.
+
+        Raises an InputError if an input is missing or the folder contains other files.
+        """
         self._check_inputs()
         if self.weights is not None:
-            _ = self.learned  # weights that cannot be used are noticed before any work
+            _ = self.learned  # reports unusable weights before any work
         runner.work(self)
         return self.evaluation
 
     def _check_inputs(self) -> None:
-        """What the run reads must be there, and neither it nor the output folder may lie inside the other."""
+        """Raise an InputError if an input is missing, or an input and the output folder overlap."""
         data, out = self.settings.data, self.folder.resolve()
         annotations = (data.source, data.target, data.truth)
         for file in (*annotations, data.source_images, data.target_images, self.weights):
             if file is not None and not file.exists():
-                raise InputError(f"{file}: there is no such file or folder")
+                raise InputError(f"{file}: does not exist; check the path")
             if file is not None and file.resolve().is_relative_to(out):
-                raise InputError(f"{file}: lies inside the output folder {self.folder}; name another output folder")
+                raise InputError(f"{file}: is inside the output folder {self.folder}; choose another output folder")
         for file in annotations:
             if file is not None and file.is_dir() and out.is_relative_to(file.resolve()):
-                raise InputError(f"{self.folder}: lies inside the data set {file}; name another output folder")
+                raise InputError(f"{self.folder}: is inside the data set {file}; choose another output folder")
 
     @property
     def evaluation(self) -> Evaluation:
-        """What the stage `evaluation` found."""
+        """The result of the stage `evaluation`."""
         return read_model(self.folder / "evaluation" / "evaluation.json", Evaluation)
 
     @property
     def memory(self) -> int:
-        """Bytes of features held at a time."""
+        """Maximum size of the features kept in memory, in bytes."""
         return int(self.settings.memory * 1e9)
 
     @cached_property
     def executor(self) -> Executor:
-        """What runs independent tasks: a pool of processes on a CPU, this process with a GPU."""
+        """The executor of independent tasks: a pool of processes on a CPU, this process on a GPU."""
         return executor(self.settings.processes if self.device == "cpu" else 1)
 
     @cached_property
@@ -101,21 +104,21 @@ class Run:
 
     @cached_property
     def truth(self) -> tuple[Dataset, GroundTruth] | None:
-        """The target's boxes, where they are known, under the images and classes of the target."""
+        """The target and its ground truth, with indices of the target's images and classes; None if unknown."""
         file = self.settings.data.truth
         if self.settings.data.scenes is not None:
             file = self.folder / "data" / "scenes" / "target_truth.json"
-        return None if file is None else (self.target, _under(self.target, *read_annotated(file)))
+        return None if file is None else (self.target, _align(self.target, *read_annotated(file)))
 
     @property
-    def learned_in(self) -> Path:
-        """The folder that holds proposer, transfer scores and calibration: the weights, or this run."""
+    def model_folder(self) -> Path:
+        """The folder with proposer, transfer scores and calibration: the weights, or this run."""
         return self.weights or self.folder
 
     @cached_property
     def learned(self) -> Learned:
-        """What the source taught."""
-        return Learned.load(self.learned_in).to(learning_device(self.device))
+        """Transfer scores and calibration, learned on the source."""
+        return Learned.load(self.model_folder).to(learning_device(self.device))
 
     @cached_property
     def source_bags(self) -> BagStore:
@@ -129,47 +132,50 @@ class Run:
 
     @property
     def result_method(self) -> str:
-        """The method whose boxes are the run's: the last step of the paper's method where it is among them."""
+        """The method whose boxes are the result of the run: fine-tuned, full, or else the last method."""
         return next(
             (name for name in ("fine-tuned", "full") if name in self.settings.methods), self.settings.methods[-1]
         )
 
     def sample(self, images: int | None) -> tuple[list[int], Dataset, GroundTruth]:
-        """All images of the target, or so many drawn at random: their indices, tags and truth."""
+        """Draw `images` target images at random, or take all; return their indices, tags and ground truth.
+
+        Raises an InputError if the run has no ground truth.
+        """
         if self.truth is None:
-            raise InputError(f"{self.folder}: has no truth to measure CorLoc with")
+            raise InputError(f"{self.folder}: has no ground truth to measure CorLoc with; set data.truth")
         count = len(self.target)
         if images is None or images >= count:
             return list(range(count)), *self.truth
         drawn = np.sort(np.random.default_rng(self.settings.seed).permutation(count)[:images])
-        place = np.full(count, -1)
-        place[drawn] = np.arange(images)
+        new_index = np.full(count, -1)
+        new_index[drawn] = np.arange(images)
         dataset = self.target.subset(drawn.tolist())
-        return drawn.tolist(), dataset, self.truth[1].relabelled(place, np.arange(len(dataset.classes)))
+        return drawn.tolist(), dataset, self.truth[1].relabelled(new_index, np.arange(len(dataset.classes)))
 
 
 def open_run(folder: Path, device: str = "cpu", log: Log = print) -> Run:
-    """A run that was made before, by this version or by one that called its settings otherwise."""
+    """Open an existing run of this or an earlier version; raises an InputError if the folder is not a run."""
     return Run(folder, saved_settings(folder), device, log)
 
 
 def saved_settings(folder: Path) -> RunSettings:
-    """The settings that a run was made with."""
+    """Read the settings of a run; raises an InputError if the folder is not a run or its settings are invalid."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: is not the folder of a run")
+        raise InputError(f"{folder}: is not the folder of a run; give one that pairloc run wrote")
     content: Any = read_json(folder / runner.CONFIG)
     settings = content.get("settings", content) if isinstance(content, dict) else content
     if not isinstance(settings, dict):
-        raise InputError(f"{folder / runner.CONFIG}: does not hold the settings of a run")
+        raise InputError(f"{folder / runner.CONFIG}: does not contain the settings of a run")
     try:
         return RunSettings.model_validate(migrated_run(settings))
     except ValidationError as error:
         raise InputError(f"{folder / runner.CONFIG}: {first_problem(error)}") from error
 
 
-def _under(dataset: Dataset, annotated: Dataset, truth: GroundTruth) -> GroundTruth:
-    """The truth under the indices of the target's data set."""
-    image = np.array([-1 if place is None else place for place in dataset.places(annotated)], dtype=np.int64)
+def _align(dataset: Dataset, annotated: Dataset, truth: GroundTruth) -> GroundTruth:
+    """Convert ground truth to the image and class indices of `dataset`."""
+    image = np.array([-1 if index is None else index for index in dataset.indices_of(annotated)], dtype=np.int64)
     names = {name: index for index, name in enumerate(dataset.classes)}
     label = np.array([names.get(name, -1) for name in annotated.classes], dtype=np.int64)
     return truth.relabelled(image, label)

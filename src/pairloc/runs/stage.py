@@ -1,7 +1,7 @@
-"""A stage of a run: what it depends on, what it does, and the record it leaves behind.
+"""A stage of a run: its dependencies, its work, and the record of its result.
 
-RUN/STAGE/begun.json    the key of the stage, written before its work
-RUN/STAGE/done.json     the same key, the hash of every file, and how it was made; written after its work
+RUN/STAGE/begun.json    cache key and inputs, written before the work
+RUN/STAGE/done.json     cache key, hash of every file and provenance, written after the work
 """
 
 import hashlib
@@ -17,125 +17,125 @@ from pydantic import BaseModel, ConfigDict
 
 from pairloc import __version__
 from pairloc.errors import InputError
-from pairloc.io import Model, damaged, files_in, ledger, read_model, write_json
+from pairloc.io import Model, damaged_files, file_hashes, files_in, read_model, write_json
 from pairloc.platform import peak_memory
 
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
 BEGUN, DONE = "begun.json", "done.json"
-_UNCOUNTED = "tensorboard"  # a folder of event files, which hold times
+_NOT_HASHED = "tensorboard"  # folder of event files, which contain times
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run. Its key is made of its name, format, settings and inputs; nothing else redoes it."""
+    """A part of a run. It runs again only if its cache key changes: name, format, settings and inputs."""
 
     name: str
     work: Callable[["Run", Path], None]
-    inputs: tuple[str, ...] = ()  # earlier stages
-    settings: Any = None  # JSON of all that changes its result
-    format: int = 1  # raised when the stage's files change their meaning
-    results: tuple[str, ...] = ()  # files that later stages build on; all of them unless named
-    kept: bool = True  # aside when it is made again with other settings; what takes no time is not
-    publishes: tuple[str, ...] = ()  # files that are copied to the top of the run's folder
-    title: str = ""  # what the log calls it; a stage without a title is not logged
+    inputs: tuple[str, ...] = ()  # names of earlier stages
+    settings: Any = None  # JSON of everything else that affects the result
+    format: int = 1  # increased when the meaning of the stage's files changes
+    results: tuple[str, ...] = ()  # files that later stages use; empty means all files
+    kept: bool = True  # whether an old result is kept aside; False if it is cheap to recompute
+    publishes: tuple[str, ...] = ()  # files to copy to the top of the run's folder
+    title: str = ""  # name in the log; stages without one are not logged
 
 
 class Begun(BaseModel):
-    """What is written before the work."""
+    """Content of begun.json."""
 
     model_config = ConfigDict(frozen=True)
     key: str
-    inputs: dict[str, str] = {}  # the content of every input it builds on
+    inputs: dict[str, str] = {}  # content hash of every input
 
 
 class Record(BaseModel):
-    """What is written after the work; `seconds` and what follows are for people."""
+    """Content of done.json; `seconds` to `made_with` are for information only."""
 
     model_config = ConfigDict(frozen=True)
     key: str
-    files: dict[str, str]  # hash by name
-    inputs: dict[str, str] = {}  # the content of every input it was built on
+    files: dict[str, str]  # hash of every file by its name
+    inputs: dict[str, str] = {}  # content hash of every input
     seconds: float
     peak_bytes: int | None = None
     peak_gpu_bytes: int | None = None
     made_with: dict[str, str] = {}
-    checksum: str = ""  # of all the other fields
+    checksum: str = ""  # hash of all other fields
 
-    def own_checksum(self) -> str:
-        """What `checksum` has to be."""
+    def compute_checksum(self) -> str:
+        """Return the hash of all other fields, which `checksum` must equal."""
         return hashlib.sha256(json.dumps(self.model_dump(exclude={"checksum"}), sort_keys=True).encode()).hexdigest()
 
 
 def keys(stages: Mapping[str, Stage]) -> dict[str, str]:
-    """The key of every stage, from its own settings and the keys of its inputs."""
-    found: dict[str, str] = {}
+    """Return the cache key of every stage, from its settings and the keys of its inputs."""
+    cache_keys: dict[str, str] = {}
     for stage in stages.values():
-        content = [stage.name, stage.format, stage.settings, [found[name] for name in stage.inputs]]
-        text = json.dumps(content, sort_keys=True, default=str)
-        found[stage.name] = hashlib.sha256(text.encode()).hexdigest()
-    return found
+        parts = [stage.name, stage.format, stage.settings, [cache_keys[name] for name in stage.inputs]]
+        text = json.dumps(parts, sort_keys=True, default=str)
+        cache_keys[stage.name] = hashlib.sha256(text.encode()).hexdigest()
+    return cache_keys
 
 
-def content(stage: Stage, record: Record) -> str:
-    """The hash of what later stages build on. Files that hold times may differ when a stage is done again."""
+def content_hash(stage: Stage, record: Record) -> str:
+    """Return the hash of the files that later stages use; other files may contain times, which differ between runs."""
     names = stage.results or tuple(record.files)
     return hashlib.sha256(json.dumps({name: record.files.get(name) for name in sorted(names)}).encode()).hexdigest()
 
 
 def begin(folder: Path, key: str, inputs: dict[str, str]) -> None:
-    """Note what a folder is being filled with."""
+    """Write begun.json before the work of a stage."""
     write_json(folder / BEGUN, {"key": key, "inputs": inputs})
 
 
 def finish(folder: Path, key: str, inputs: dict[str, str], seconds: float, device: str, seed: int) -> Record:
-    """Note that a folder is filled, with the hash of every file."""
+    """Write done.json after the work of a stage, with the hash of every file, and return it."""
     import numpy
     import torch
     import torchvision
 
-    names = [name for name in files_in(folder) if name not in (BEGUN, DONE) and _UNCOUNTED not in Path(name).parts]
+    names = [name for name in files_in(folder) if name not in (BEGUN, DONE) and _NOT_HASHED not in Path(name).parts]
     gpu = torch.cuda.max_memory_allocated() if device == "cuda" else None
-    made = {
+    made_with = {
         "command": " ".join(sys.argv), "pairloc": __version__, "python": machine.python_version(),
         "torch": torch.__version__, "torchvision": torchvision.__version__, "numpy": numpy.__version__,
         "device": device, "seed": str(seed),
     }  # fmt: skip
     record = Record(
-        key=key, files=ledger(folder, names), inputs=inputs, seconds=round(seconds, 3), peak_bytes=peak_memory(),
-        peak_gpu_bytes=gpu, made_with=made,
+        key=key, files=file_hashes(folder, names), inputs=inputs, seconds=round(seconds, 3), peak_bytes=peak_memory(),
+        peak_gpu_bytes=gpu, made_with=made_with,
     )  # fmt: skip
-    record = record.model_copy(update={"checksum": record.own_checksum()})
+    record = record.model_copy(update={"checksum": record.compute_checksum()})
     write_json(folder / DONE, record.model_dump(), indent=1)
     return record
 
 
 def record_of(folder: Path) -> Record | None:
-    """The record of a finished stage; None where there is none, or none that is as it was written."""
+    """Return the record of a finished stage; None if it is missing or damaged."""
     record = _read(folder / DONE, Record)
-    return record if record is not None and record.checksum == record.own_checksum() else None
+    return record if record is not None and record.checksum == record.compute_checksum() else None
 
 
 def begun_of(folder: Path) -> Begun | None:
-    """What a folder was begun with."""
+    """Return what `begin` wrote; None if it is missing or damaged."""
     return _read(folder / BEGUN, Begun)
 
 
 def begun_key(folder: Path) -> str | None:
-    """The key of the work that a folder was begun for."""
+    """Return the cache key that `begin` wrote, or None."""
     begun = begun_of(folder)
     return None if begun is None else begun.key
 
 
 def is_stage(folder: Path) -> bool:
-    """Whether a folder is one that a run made."""
+    """Return whether a folder was written by a stage of a run."""
     return any((folder / name).is_file() for name in (BEGUN, DONE))
 
 
 def damage(folder: Path, record: Record) -> list[str]:
-    """A line for every file of a stage that is not what it wrote."""
-    return damaged(folder, record.files)
+    """Return one message per file of a stage that has changed or is missing."""
+    return damaged_files(folder, record.files)
 
 
 def _read(file: Path, model: type[Model]) -> Model | None:

@@ -1,4 +1,4 @@
-"""The work of every stage: a function of the run and of the folder it may write into."""
+"""The work of every stage: a function of the run and the folder to write into."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -34,23 +34,26 @@ if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
-RESULTS = (BOXES, INSTANCES)  # of a method
+RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
 PUBLISHED = (BOXES, INSTANCES, PAGE, SKIPPED)
 TITLES = {
     "data": "reading the data",
-    "proposer": "learning what an object is",
+    "proposer": "training the proposer",
     "bags": "finding candidate boxes in every image",
-    "transfer": "learning when two boxes show the same kind of thing",
-    "calibration": "learning how far to trust a box",
+    "transfer": "learning the transfer scores",
+    "calibration": "calibrating the confidence",
     "fine-tuned": "re-training on the boxes found",
-    "evaluation": "measuring",
-    "report": "writing the page",
-}  # the other stages are methods, which choose boxes
-_NAMED = 10  # images named in a message at most
+    "evaluation": "evaluating",
+    "report": "writing the report",
+}  # all other stages are methods; see `title_of`
+_MAX_NAMES = 10  # maximum number of names in a message
 
 
 def title_of(stage: str, settings: RunSettings) -> str:
-    """What the log calls a stage: nothing where there is no truth to measure with, and the method where it matters."""
+    """Return the name of a stage in the log; empty if there is nothing to evaluate with.
+
+    The name of a method is added unless the run only localizes, since its user did not choose any method.
+    """
     if stage == "evaluation" and settings.data.truth is None and settings.data.scenes is None:
         return ""
     choosing = "choosing a box for every tag"
@@ -59,7 +62,7 @@ def title_of(stage: str, settings: RunSettings) -> str:
 
 
 def prepare(run: "Run", folder: Path) -> None:
-    """Draw scenes where they are asked for; check that source and target go together."""
+    """Generate scenes if the settings ask for them; check that source and target fit together."""
     if run.settings.data.scenes is not None:
         scenes = folder / "scenes"
         shutil.rmtree(scenes, ignore_errors=True)
@@ -69,16 +72,16 @@ def prepare(run: "Run", folder: Path) -> None:
     if shared and not run.settings.data.allow_overlap:
         names = ", ".join(repr(name) for name in shared[:5])
         raise InputError(
-            f"{len(shared)} classes are in source and target ({names}): the method transfers to other classes; "
-            "remove them from one side, or set data.allow_overlap"
+            f"{len(shared)} classes are in both source and target ({names}); the method transfers to new classes: "
+            "remove them from one of the two, or set data.allow_overlap"
         )
     if not run.target.classes:
-        raise InputError("the images have no tags: there is nothing to find")
+        raise InputError("no image of the target has a tag, so there is nothing to localize; add tags")
     for name, images in zip(run.target.classes, run.target.positives, strict=True):
         if not images:
             run.log(f"class {name!r} has no tagged image and gets no box")
         if len(images) == 1:
-            run.log(f"class {name!r} has one tagged image: there is nothing to compare it with")
+            run.log(f"class {name!r} has one tagged image, which cannot be compared with others")
 
 
 def train_proposer(run: "Run", folder: Path) -> None:
@@ -88,14 +91,14 @@ def train_proposer(run: "Run", folder: Path) -> None:
 
 
 def extract_bags(run: "Run", folder: Path) -> None:
-    """Turn the images of the target, and of the source where there is one, into bags."""
+    """Extract the bags of the target, and of the source if the run has one."""
     parts = {"target": run.target}
     if run.weights is None:
         chosen = for_transfer(*run.source, run.settings.proposer, run.settings.transfer.images)
         parts = {"source": run.source[0].subset(chosen), "target": run.target}
     for name, part in parts.items():
         kind = "tagged" if name == "target" else "source"
-        proposer, progress = run.learned_in / "proposer", partial(track, what=f"batches of {kind} images")
+        proposer, progress = run.model_folder / "proposer", partial(track, what=f"batches of {kind} images")
         extract(part, proposer, folder / name, run.settings.extract, device=run.device, track=progress)
 
 
@@ -110,9 +113,9 @@ def learn_scores(run: "Run", folder: Path) -> None:
 
 
 def calibrate_confidence(run: "Run", folder: Path) -> None:
-    """Fit the curve of confidence on playing classes."""
+    """Fit the calibration of the confidence on playing classes."""
     settings = run.settings
-    found = calibrate(
+    calibration = calibrate(
         run.source_bags,
         run.source,
         settings.transfer,
@@ -120,18 +123,18 @@ def calibrate_confidence(run: "Run", folder: Path) -> None:
         device=learning_device(run.device),
         memory=run.memory,
     )
-    found.save(folder)
+    calibration.save(folder)
 
 
 def run_method(method: str, run: "Run", folder: Path) -> None:
-    """Find the boxes of one method."""
+    """Run one method and write its boxes."""
     found = localized(run, method, folder)
     write_result(folder, found)
     run.log(f"  {len(found.boxes)} boxes")
 
 
 def localized(run: "Run", method: str, folder: Path) -> Localization:
-    """Call the engine for a method whose state is kept in a folder."""
+    """Run a method with its checkpoints in a folder; if it is finished, only its state is read."""
     return localize_target(
         run.target_bags, run.target, run.learned, METHODS[method].section(run.settings),  # type: ignore[arg-type]
         method=method, device=learning_device(run.device), memory=run.memory, executor=run.executor, checkpoint=folder,
@@ -140,24 +143,24 @@ def localized(run: "Run", method: str, folder: Path) -> Localization:
 
 
 def fine_tune(run: "Run", folder: Path) -> None:
-    """Re-train the proposer on the boxes of `full`, fold by fold, and decide with what it then says."""
-    own = run.settings.fine_tune
-    before = localized(run, "full", run.folder / "full")  # it is done: this reads its state
+    """Re-train the proposer on the boxes of `full`, fold by fold, and select again with its predictions."""
+    settings = run.settings.fine_tune
+    before = localized(run, "full", run.folder / "full")  # finished, so this only reads its state
     boxes = align(*read_boxes(run.folder / "full" / BOXES), run.target)
-    start = Proposer.load(run.learned_in / "proposer")
+    start = Proposer.load(run.model_folder / "proposer")
     predictions = fine_tuning.fine_tune(
-        run.target, run.target_bags, before, boxes, start, own, folder, device=run.device,
+        run.target, run.target_bags, before, boxes, start, settings, folder, device=run.device,
         log=lambda line: run.log(f"  {line}"),
     )  # fmt: skip
-    found, moved = decide(before, predictions, own, run.settings.localization.boxes, run.learned.calibration)
-    several = instances(before, predictions, moved, own.instance_threshold)
+    found, refined = decide(before, predictions, settings, run.settings.localization.boxes, run.learned.calibration)
+    all_instances = instances(before, predictions, refined, settings.instance_threshold)
     write_result(folder, found)
-    write_boxes(folder / INSTANCES, run.target, several)
-    run.log(f"  {len(found.boxes)} boxes, {len(several)} instances")
+    write_boxes(folder / INSTANCES, run.target, all_instances)
+    run.log(f"  {len(found.boxes)} boxes, {len(all_instances)} instances")
 
 
 def write_result(folder: Path, found: Localization) -> None:
-    """Write what a method found, with the confidence in it, and how it came to it."""
+    """Write the boxes of a method with their confidence, its history and its training curves."""
     write_boxes(folder / BOXES, found.dataset, found.boxes)
     history = [vars(step) for step in found.history]
     facts = {"converged": found.converged, "n_iter": found.n_iter, "curves": found.curves}
@@ -166,7 +169,7 @@ def write_result(folder: Path, found: Localization) -> None:
 
 
 def evaluate(run: "Run", folder: Path) -> None:
-    """Measure CorLoc of every method, where the truth is known."""
+    """Measure CorLoc of every method, if the target has ground truth."""
     seconds = {}
     for method in run.settings.methods:
         record = record_of(run.folder / method)
@@ -180,7 +183,7 @@ def evaluate(run: "Run", folder: Path) -> None:
 
 
 def report(run: "Run", folder: Path) -> None:
-    """Write the page and gather what users look for at the top of the folder."""
+    """Write the report, and collect the files to publish at the top of the run's folder."""
     shutil.rmtree(folder / "images", ignore_errors=True)
     write_report([run], folder / PAGE, beside=folder / "images", link="report/images")
     best = run.folder / run.result_method
@@ -190,19 +193,21 @@ def report(run: "Run", folder: Path) -> None:
     skipped = run.target_bags.unreadable
     if skipped:
         write_text(folder / SKIPPED, "\n".join(skipped) + "\n")
-        again = f"remove {run.folder / 'bags'} and run again" if run.weights is None else "name another output folder"
-        run.log(f"{len(skipped)} images were left out: {some(skipped)}; after repairing them {again}")
+        remedy = (
+            f"remove {run.folder / 'bags'} and run again" if run.weights is None else "choose another output folder"
+        )
+        run.log(f"{len(skipped)} images were left out: {abbreviated(skipped)}; after repairing them, {remedy}")
 
 
-def some(names: Sequence[str]) -> str:
-    """The first of many names."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return "; ".join(names[:_NAMED]) + more
+def abbreviated(names: Sequence[str]) -> str:
+    """Join the first names of a list and count the others."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return "; ".join(names[:_MAX_NAMES]) + more
 
 
 @contextmanager
 def tensorboard(folder: Path) -> Iterator[Any]:
-    """A writer of curves for TensorBoard where that is installed (`pip install pairloc[tensorboard]`), else None."""
+    """Yield a TensorBoard writer, or None if TensorBoard is not installed (`pip install pairloc[tensorboard]`)."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -213,14 +218,14 @@ def tensorboard(folder: Path) -> Iterator[Any]:
 
 
 def draw_curves(folder: Path, curves: Sequence[Curve]) -> None:
-    """Curves for TensorBoard, one after the other; exact scores have none."""
+    """Write training curves for TensorBoard, one after the other; exactly fitted scores have none."""
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)
     if not any(curves):
         return
-    done = 0
+    steps_so_far = 0
     with tensorboard(folder) as writer:
         for curve in curves if writer is not None else ():
             for row in curve:
                 for name in ("loss", "held-out loss"):
-                    writer.add_scalar(f"{folder.name}/{name}", row[name], done + row["step"])
-            done += int(curve[-1]["step"]) if curve else 0
+                    writer.add_scalar(f"{folder.name}/{name}", row[name], steps_so_far + row["step"])
+            steps_so_far += int(curve[-1]["step"]) if curve else 0

@@ -1,4 +1,4 @@
-"""Unary and pair scores. Needs torch and numpy alone."""
+"""Unary and pair scores of proposals. Needs only torch and numpy."""
 
 from pairloc.scores.cosine import CosineScores
 from pairloc.scores.mix import MixedPairs

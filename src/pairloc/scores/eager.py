@@ -1,4 +1,4 @@
-"""Pair scores in plain torch, in chunks that fit the memory set for them: the readable reference."""
+"""Relation-network pair scores in plain torch: the readable reference, computed in chunks that fit a memory limit."""
 
 import functools
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from pairloc.scores.relation import Projected
 
 
 def pair_sum(left: Projected, right: Projected) -> Tensor:
-    """s(e, e') of all pairs of n bag pairs: (n, L, d) and (n, R, d) in `Projected` -> (n, L, R)."""
+    """s(e, e') of all proposal pairs of n bag pairs: projections (n, L, d) and (n, R, d) -> (n, L, R)."""
     tanh = left.tanh_first[:, :, None] + right.tanh_second[:, None]  # (n, L, R, d)
     gate = left.gate_first[:, :, None] + right.gate_second[:, None]
-    # tanh(x) = 2 sigmoid(2x) - 1: on a CPU torch's sigmoid takes a quarter of the time of its tanh
+    # tanh(x) = 2 sigmoid(2x) - 1: on a CPU, torch's sigmoid takes a quarter of the time of its tanh.
     tanh = tanh.mul_(2).sigmoid_().mul_(2).sub_(1)
     gated = tanh.mul_(gate.sigmoid_()) @ left.weight  # (n, L, R)
     return gated + left.linear[:, :, None] + right.linear[:, None] + left.bias
 
 
 def fused_pair_sum(left: Projected, right: Projected) -> Tensor:
-    """The same in one expression, which torch.compile turns into one loop."""
+    """`pair_sum` without in-place steps, which torch.compile fuses into one loop."""
     tanh = left.tanh_first[:, :, None] + right.tanh_second[:, None]  # (n, L, R, d)
     gate = left.gate_first[:, :, None] + right.gate_second[:, None]
     gated = (torch.tanh(tanh) * torch.sigmoid(gate) * left.weight).sum(dim=-1)
@@ -29,12 +29,12 @@ def fused_pair_sum(left: Projected, right: Projected) -> Tensor:
 
 @functools.cache
 def compiled_pair_sum() -> Callable[[Projected, Projected], Tensor]:
-    """The same, fused by torch.compile; it is compiled when it is first called."""
+    """`fused_pair_sum` through torch.compile, which compiles it on its first call."""
     return torch.compile(fused_pair_sum, dynamic=True)
 
 
 class Eager:
-    """Pair scores of M bags of B proposals, from their projections."""
+    """Pair scores of M bags of B proposals, computed from their projections."""
 
     def __init__(self, projected: Projected, memory: int, *, compiled: bool = False) -> None:
         self.projected = projected  # (M, B, d) each
@@ -45,56 +45,56 @@ class Eager:
         """See `PairKernel`."""
         _, b, d = self.projected.tanh_first.shape
         out = self.projected.linear.new_empty(len(left), b, b)
-        rows = self._step(b * d)  # rows of one block at a time, or several blocks
-        bags = max(1, rows // b)
-        for first in range(0, len(left), bags):
-            some = slice(first, first + bags)
-            other = self._take(right[some])
-            for row in range(0, b, rows):
-                part = slice(row, row + rows)
-                mine = self._take(left[some], part)
-                out[some, part] = self.pair_sum(mine, other) + self.pair_sum(other, mine).transpose(1, 2)
+        row_count = self._fitting(b * d)  # part of one block, or several blocks
+        bag_count = max(1, row_count // b)
+        for first in range(0, len(left), bag_count):
+            bags = slice(first, first + bag_count)
+            columns = self._bags(right[bags])
+            for row in range(0, b, row_count):
+                proposals = slice(row, row + row_count)
+                rows = self._bags(left[bags], proposals)
+                out[bags, proposals] = self.pair_sum(rows, columns) + self.pair_sum(columns, rows).transpose(1, 2)
         return out
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairKernel`."""
         _, b, d = self.projected.tanh_first.shape
         total = self.projected.linear.new_zeros(*weights.shape[1:], len(bags), b)
-        apart = bags[:, None] != chosen_bags  # (n, m)
-        few = max(1, min(len(chosen), self._step(b * d)))
-        some = max(1, self._step(b * d * few))
-        for first in range(0, len(bags), some):
-            rows = slice(first, first + some)
-            mine = self._take(bags[rows])
-            for start in range(0, len(chosen), few):
-                part = slice(start, start + few)
-                other = self._pick(chosen_bags[part], chosen[part])  # (1, m, d)
-                scores = self.pair_sum(mine, other) + self.pair_sum(other, mine).transpose(1, 2)  # (n, B, m)
-                scores = scores * apart[rows, None, part]
+        different = bags[:, None] != chosen_bags  # (n, m)
+        chosen_count = max(1, min(len(chosen), self._fitting(b * d)))
+        bag_count = max(1, self._fitting(b * d * chosen_count))
+        for first in range(0, len(bags), bag_count):
+            rows = slice(first, first + bag_count)
+            proposals = self._bags(bags[rows])
+            for start in range(0, len(chosen), chosen_count):
+                part = slice(start, start + chosen_count)
+                others = self._single(chosen_bags[part], chosen[part])  # (1, m, d)
+                scores = self.pair_sum(proposals, others) + self.pair_sum(others, proposals).transpose(1, 2)
+                scores = scores * different[rows, None, part]  # (n, B, m)
                 total[..., rows, :] += torch.einsum("nbm,m...->...nb", scores, weights[part].to(scores.dtype))
         return total
 
-    def _step(self, size: int) -> int:
-        """How many things of `size` numbers fit; four such tensors live at a time."""
+    def _fitting(self, size: int) -> int:
+        """How many items of `size` numbers fit into the memory limit; four such tensors exist at the same time."""
         return max(1, self.memory // (4 * self.projected.linear.element_size() * size))
 
-    def _take(self, bags: Tensor, proposals: slice = slice(None)) -> Projected:
-        """The projections of bags (n,): (n, B, d)."""
+    def _bags(self, bags: Tensor, proposals: slice = slice(None)) -> Projected:
+        """Projections of the proposals of bags (n,): (n, B, d)."""
         return _map(self.projected, lambda tensor: tensor[bags, proposals])
 
-    def _pick(self, bags: Tensor, proposals: Tensor) -> Projected:
-        """The projections of single proposals (m,): (1, m, d)."""
+    def _single(self, bags: Tensor, proposals: Tensor) -> Projected:
+        """Projections of single proposals (m,): (1, m, d)."""
         return _map(self.projected, lambda tensor: tensor[bags, proposals][None])
 
 
-def _map(projected: Projected, change: Callable[[Tensor], Tensor]) -> Projected:
-    """The same change of everything that is there once a proposal."""
+def _map(projected: Projected, function: Callable[[Tensor], Tensor]) -> Projected:
+    """Apply a function to every tensor that has an entry per proposal."""
     return Projected(
-        change(projected.tanh_first),
-        change(projected.tanh_second),
-        change(projected.gate_first),
-        change(projected.gate_second),
-        change(projected.linear),
+        function(projected.tanh_first),
+        function(projected.tanh_second),
+        function(projected.gate_first),
+        function(projected.gate_second),
+        function(projected.linear),
         projected.weight,
         projected.bias,
     )

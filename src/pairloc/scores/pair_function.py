@@ -1,6 +1,6 @@
-"""What a pair score is: the protocol that the relation network and the cosine follow.
+"""The interface of pair scores, which the relation network and the cosine implement.
 
-To add one: a module of this kind in a file of its own, and its line in `PAIR_FUNCTIONS` in `scores/__init__.py`.
+To add a pair score, write a `PairFunction` in a new file and add its line to `PAIR_FUNCTIONS` in `scores/__init__.py`.
 """
 
 from typing import Literal, Protocol
@@ -11,23 +11,26 @@ Backend = Literal["eager", "compiled", "triton"]
 
 
 class PairKernel(Protocol):
-    """Pair scores of M bags of B proposals on demand, from what was computed once for every proposal."""
+    """Pair scores of M bags of B proposals, computed on demand from projections of the single proposals."""
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
         """score(e, e') + score(e', e) of all proposals of bags `left` (n,) and `right` (n,) -> (n, B, B)."""
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """The same of all proposals of `bags` (n,) with proposals `chosen` (m,) of `chosen_bags` (m,), by weight.
+        """Weighted sum of score(e, e') + score(e', e) over chosen proposals e', for all proposals e of `bags` (n,).
 
-        The m scores are summed with `weights` (m,) -> (n, B), or (m, g) -> (g, n, B). A bag is not compared with
-        itself.
+        The chosen proposals are `chosen` (m,) of bags `chosen_bags` (m,). Weights (m,) give one sum, (n, B); weights
+        (m, g) give g sums, (g, n, B). A bag is never compared with itself.
         """
 
 
 class PairFunction(nn.Module):
-    """psi^P: one class-generic score, or one per class on a shared embedding. Its last layer is `score`."""
+    """psi^P, trainable: one class-generic score, or one score per class on a shared embedding.
 
-    d: int  # dimensions of a proposal's feature
+    The last layer is `score`.
+    """
+
+    d: int  # dimension of a proposal's feature vector
     score: nn.Linear  # (embedding -> classes)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
@@ -35,9 +38,12 @@ class PairFunction(nn.Module):
         raise NotImplementedError
 
     def of_classes(self, left: Tensor, right: Tensor, labels: Tensor) -> Tensor:
-        """The same for one class a row, `labels` (n,): (n, L, d), (n, R, d) -> (n, L, R)."""
+        """Scores of one class per row, `labels` (n,), with gradients: (n, L, d), (n, R, d) -> (n, L, R)."""
         raise NotImplementedError
 
     def kernel(self, features: Tensor, label: int, backend: Backend, memory: int) -> PairKernel:
-        """The pair scores of one class on bags (M, B, d), holding at most `memory` bytes per pair and dimension."""
+        """Pair scores of class `label` for bags (M, B, d).
+
+        `memory` limits the bytes of intermediate values that exist per pair and dimension.
+        """
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Pair scores on CUDA: a tile of pairs stays in registers while the dimensions pass by.
+"""Relation-network pair scores on CUDA: a tile of pairs stays in registers while the kernel loops over the dimensions.
 
-A pair and dimension cost two tanh on the special-function units (sigmoid(x) = (1 + tanh(x/2)) / 2, with the half folded
-into the projections and the weight), two additions and two multiply-adds; the special-function units are the limit.
-Both directions of a pair are summed in one pass over the same operands.
+One ordered pair and dimension costs two tanh, two additions and two multiply-adds: sigmoid(x) = (1 + tanh(x/2)) / 2,
+with the factors 1/2 folded into the projections and the weight. The special-function units, which compute tanh, are the
+bottleneck. Both directions of a pair are summed in one pass over the same operands.
 """
 
 import os
@@ -14,21 +14,23 @@ from torch import Tensor
 
 from pairloc.scores.relation import Projected
 
-_ROWS, _COLUMNS, _WARPS = 8, 32, 1  # the fastest tried on an H200, for 300 proposals as for 100
-_BUSY, _MOST_SPLITS = 16_384, 32  # programs that keep a GPU busy, and how finely dimensions are shared out for that
+_ROWS, _COLUMNS, _WARPS = 8, 32, 1  # fastest tile on an H200, for 100 and for 300 proposals
+_BUSY_PROGRAMS = 16_384  # number of programs that keep a GPU busy
+_MAX_SPLITS = 32  # parts of the dimensions, each summed by another program
 
 
 class TritonPairs:
-    """Pair scores of M bags of B proposals, from their projections."""
+    """Pair scores of M bags of B proposals, computed from their projections."""
 
     def __init__(self, projected: Projected) -> None:
         parts = (projected.tanh_first, projected.tanh_second, projected.gate_first / 2, projected.gate_second / 2)
         m, b, d = projected.tanh_first.shape
-        self.operands = torch.empty(m, d, 4, b, device=projected.linear.device)  # four a dimension, side by side
-        for place, part in enumerate(parts):
-            self.operands[:, :, place] = part.transpose(1, 2)
+        self.operands = torch.empty(m, d, 4, b, device=projected.linear.device)  # the four of a dimension are adjacent
+        for index, part in enumerate(parts):
+            self.operands[:, :, index] = part.transpose(1, 2)
         self.weight = (projected.weight / 2).float().contiguous()
-        self.linear = (2 * projected.linear + projected.bias).float().contiguous()  # (M, B), half of both directions
+        # (M, B): each proposal's half of the linear terms and biases of both directions.
+        self.linear = (2 * projected.linear + projected.bias).float().contiguous()
         self.options = {"fast": _compiles()}
 
     def block(self, left: Tensor, right: Tensor) -> Tensor:
@@ -48,19 +50,18 @@ class TritonPairs:
         _, d, _, b = self.operands.shape
         if not len(bags) or not len(chosen):
             return torch.zeros(*weights.shape[1:], len(bags), b, device=self.operands.device)
-        shares = weights.to(torch.float32).reshape(len(chosen), -1).contiguous()  # (m, g)
-        sums = shares.shape[1]
+        weight_columns = weights.to(torch.float32).reshape(len(chosen), -1).contiguous()  # (m, g)
+        sums = weight_columns.shape[1]
         picks = self.operands[chosen_bags, :, :, chosen].permute(1, 2, 0).contiguous()  # (d, 4, m)
         columns = min(_COLUMNS, triton.next_power_of_2(len(chosen)))
         rows = _ROWS * _COLUMNS // columns
         programs = len(bags) * triton.cdiv(b, rows)
-        splits = max(
-            1, min(_MOST_SPLITS, d // 16, _BUSY // programs)
-        )  # of the dimensions, where bags alone are too few
+        # Few bags alone do not keep the GPU busy, so the dimensions are split too.
+        splits = max(1, min(_MAX_SPLITS, d // 16, _BUSY_PROGRAMS // programs))
         parts = torch.empty(splits, sums, len(bags), b, device=self.operands.device)
         pair_against[len(bags), triton.cdiv(b, rows), splits](
             self.operands, self.linear, self.weight, bags.contiguous(), picks, self.linear[chosen_bags, chosen],
-            chosen_bags.contiguous(), shares, parts, len(chosen), len(bags), n_sums=sums,
+            chosen_bags.contiguous(), weight_columns, parts, len(chosen), len(bags), n_sums=sums,
             b=b, d=d, d_part=triton.cdiv(d, splits), n_rows=rows, n_columns=columns, num_warps=_WARPS, **self.options,
         )  # fmt: skip
         total = parts.sum(dim=0)
@@ -68,13 +69,13 @@ class TritonPairs:
 
 
 def _compiles() -> bool:
-    """Whether kernels run on a GPU, rather than in Triton's interpreter, which knows no assembly."""
+    """Whether kernels are compiled for a GPU; Triton's interpreter does not support inline assembly."""
     return os.environ.get("TRITON_INTERPRET", "0") != "1"
 
 
 @triton.jit
 def tanh(x, fast: tl.constexpr):
-    """tanh by the hardware's own instruction (fast) or by its formula."""
+    """tanh by the hardware instruction (`fast`) or by its formula."""
     if fast:
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
     return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
@@ -89,32 +90,32 @@ def gated(x, y, fast: tl.constexpr):
 
 @triton.jit
 def tile(
-    mine, theirs, weight, row_stride, column_stride, rows, columns, in_rows, in_columns, first,
+    row_operands, column_operands, weight, row_stride, column_stride, rows, columns, in_rows, in_columns, first,
     d: tl.constexpr, d_part: tl.constexpr, fast: tl.constexpr,
     n_rows: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
-    """Both directions of the pairs of a tile over `d_part` dimensions from `first`: (n_rows, n_columns)."""
+    """Sum both directions of a tile of pairs over `d_part` dimensions from `first`: (n_rows, n_columns)."""
     total = tl.zeros((n_rows, n_columns), tl.float32)
     for step in range(d_part):
         if d_part == d:
             k = step
             w = tl.load(weight + k)
-        else:  # the last part may reach beyond the dimensions
+        else:  # the last part may extend beyond d
             k = tl.minimum(first + step, d - 1)
             w = tl.load(weight + k, mask=first + step < d, other=0.0)
-        m = mine + k * 4 * row_stride + rows
-        t = theirs + k * 4 * column_stride + columns
-        a1 = tl.load(m, mask=in_rows, other=0.0)[:, None]
-        a2 = tl.load(m + row_stride, mask=in_rows, other=0.0)[:, None]
-        b1 = tl.load(m + 2 * row_stride, mask=in_rows, other=0.0)[:, None]
-        b2 = tl.load(m + 3 * row_stride, mask=in_rows, other=0.0)[:, None]
-        c1 = tl.load(t, mask=in_columns, other=0.0)[None, :]
-        c2 = tl.load(t + column_stride, mask=in_columns, other=0.0)[None, :]
-        e1 = tl.load(t + 2 * column_stride, mask=in_columns, other=0.0)[None, :]
-        e2 = tl.load(t + 3 * column_stride, mask=in_columns, other=0.0)[None, :]
-        forth = gated(a1 + c2, b1 + e2, fast)
-        back = gated(c1 + a2, e1 + b2, fast)
-        total = tl.fma(forth + back, w, total)
+        row = row_operands + k * 4 * row_stride + rows
+        column = column_operands + k * 4 * column_stride + columns
+        row_tanh1 = tl.load(row, mask=in_rows, other=0.0)[:, None]
+        row_tanh2 = tl.load(row + row_stride, mask=in_rows, other=0.0)[:, None]
+        row_gate1 = tl.load(row + 2 * row_stride, mask=in_rows, other=0.0)[:, None]
+        row_gate2 = tl.load(row + 3 * row_stride, mask=in_rows, other=0.0)[:, None]
+        column_tanh1 = tl.load(column, mask=in_columns, other=0.0)[None, :]
+        column_tanh2 = tl.load(column + column_stride, mask=in_columns, other=0.0)[None, :]
+        column_gate1 = tl.load(column + 2 * column_stride, mask=in_columns, other=0.0)[None, :]
+        column_gate2 = tl.load(column + 3 * column_stride, mask=in_columns, other=0.0)[None, :]
+        row_first = gated(row_tanh1 + column_tanh2, row_gate1 + column_gate2, fast)
+        column_first = gated(column_tanh1 + row_tanh2, column_gate1 + row_gate2, fast)
+        total = tl.fma(row_first + column_first, w, total)
     return total
 
 
@@ -124,7 +125,7 @@ def pair_block(
     b: tl.constexpr, d: tl.constexpr, fast: tl.constexpr,
     n_rows: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
-    """out[n, i, j] = both directions of proposal i of bag left[n] and proposal j of bag right[n]."""
+    """out[n, i, j] = pair score, both directions, of proposal i of bag left[n] and proposal j of bag right[n]."""
     n = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * n_rows + tl.arange(0, n_rows)
     columns = tl.program_id(2) * n_columns + tl.arange(0, n_columns)
@@ -142,18 +143,21 @@ def pair_block(
 
 @triton.jit
 def pair_against(
-    operands, linear, weight, bags, picks, pick_linear, pick_bags, shares, parts, m, n_bags, n_sums: tl.constexpr,
+    operands, linear, weight, bags, picks, pick_linear, pick_bags, pick_weights, parts, m, n_bags, n_sums: tl.constexpr,
     b: tl.constexpr, d: tl.constexpr, d_part: tl.constexpr, fast: tl.constexpr,
     n_rows: tl.constexpr, n_columns: tl.constexpr,
 ):  # fmt: skip
-    """parts[s, g, n, i] = part s of sum g over picks of other bags, by weight, of proposal i of bag bags[n]."""
+    """parts[s, g, n, i] = sum g over the picks of other bags for proposal i of bag bags[n], part s of the dimensions.
+
+    The sum over s is the pair score; pick_weights is (m, g).
+    """
     n = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * n_rows + tl.arange(0, n_rows)
     in_rows = rows < b
     bag = tl.load(bags + n)
     part = tl.program_id(2)
-    is_first = (part == 0).to(tl.float32)  # the linear part is added once
-    own = tl.load(linear + bag * b + rows, mask=in_rows, other=0.0)
+    is_first = (part == 0).to(tl.float32)  # only the first part adds the linear terms
+    row_linear = tl.load(linear + bag * b + rows, mask=in_rows, other=0.0)
     start = 0
     while start < m:
         columns = start + tl.arange(0, n_columns)
@@ -162,11 +166,11 @@ def pair_against(
             operands + bag * 4 * d * b, picks, weight, b, m, rows, columns, in_rows, in_columns, part * d_part,
             d, d_part, fast, n_rows, n_columns,
         )  # fmt: skip
-        total += is_first * (own[:, None] + tl.load(pick_linear + columns, mask=in_columns, other=0.0)[None, :])
-        apart = tl.load(pick_bags + columns, mask=in_columns, other=-1) != bag
+        total += is_first * (row_linear[:, None] + tl.load(pick_linear + columns, mask=in_columns, other=0.0)[None, :])
+        different = tl.load(pick_bags + columns, mask=in_columns, other=-1) != bag
         for g in range(n_sums):
-            share = tl.load(shares + columns * n_sums + g, mask=in_columns & apart, other=0.0)
+            pick_weight = tl.load(pick_weights + columns * n_sums + g, mask=in_columns & different, other=0.0)
             result = parts + ((part * n_sums + g) * n_bags + n) * b + rows
-            before = tl.load(result, mask=in_rows & (start > 0), other=0.0)
-            tl.store(result, before + tl.sum(total * share[None, :], axis=1), mask=in_rows)
+            previous = tl.load(result, mask=in_rows & (start > 0), other=0.0)
+            tl.store(result, previous + tl.sum(total * pick_weight[None, :], axis=1), mask=in_rows)
         start += n_columns

@@ -1,7 +1,7 @@
-"""Weights in the box: a proposer and transfer scores learned on COCO images, so that a user need not train anything.
+"""Packaged weights: a proposer and transfer scores learned on COCO, so that a user need not train anything.
 
-coco63/ holds what `Localizer.save` writes, in half precision, with the settings to localize with and CARD.md, which
-says what they were learned on and what they cannot do.
+coco63/ contains what `Localizer.save` writes, in half precision, with the settings for localization and a model card,
+CARD.md, that describes training data and limitations.
 """
 
 from pathlib import Path
@@ -16,19 +16,27 @@ from pairloc.settings import ExtractSettings, LocalizationSettings
 
 PACKAGED = "coco63"
 SETTINGS, EXTRACT = "localization.json", "extract.json"
-_OLD_SETTINGS = "learning.json"  # what the file was called before settings were grouped
+_OLD_SETTINGS = "learning.json"  # name of the file before settings were grouped
 
 
 def weights_folder(name: str) -> Path:
-    """The folder of packaged weights, of weights the user saved, or of a run."""
+    """The folder of weights: `PACKAGED`, or the path of a folder that `Localizer.save` or a run wrote.
+
+    Raises an InputError if the folder has no proposer or no transfer scores.
+    """
     folder = Path(__file__).parent / PACKAGED if name == PACKAGED else Path(name)
     if not (folder / "proposer").is_dir() or not (folder / "transfer").is_dir():
-        raise InputError(f"{name}: does not hold a proposer and transfer scores; packaged is {PACKAGED!r}")
+        raise InputError(
+            f"{name}: does not hold a proposer and transfer scores; use {PACKAGED!r} or the folder of a run"
+        )
     return folder
 
 
 def extract_of(name: str) -> ExtractSettings:
-    """How to turn images into bags for weights: as those were that they were learned on."""
+    """Extraction settings that weights were learned with, so that new images get bags of the same kind.
+
+    Unreadable images are skipped; `workers` and `batch`, which depend on the machine, have their defaults.
+    """
     folder = weights_folder(name)
     for file, keys in ((EXTRACT, ()), ("config.json", ("settings", "extract"))):
         if (folder / file).is_file():
@@ -38,7 +46,7 @@ def extract_of(name: str) -> ExtractSettings:
 
 
 def localization_of(name: str) -> LocalizationSettings:
-    """The settings that weights come with, or those of the run they are; the defaults where they come with none."""
+    """Localization settings stored with weights or in the configuration of a run; the defaults if there are none."""
     folder = weights_folder(name)
     for file, keys in ((SETTINGS, ()), (_OLD_SETTINGS, ()), ("config.json", ("settings", "localization", "learning"))):
         if (folder / file).is_file():
@@ -48,7 +56,7 @@ def localization_of(name: str) -> LocalizationSettings:
 
 
 def _group(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    """The settings in a file, below those of the keys that are there."""
+    """Read a group of settings from a JSON file by descending into those of `keys` that exist."""
     content: Any = read_json(file)
     for key in keys:
         content = content.get(key, content) if isinstance(content, dict) else content

@@ -1,1 +1,1 @@
-"""Systems that the method is compared with, each in a file with settings of its own."""
+"""Baselines to compare with, each in its own file and with its own settings."""
