@@ -7,6 +7,7 @@ orange boxes are wrong.
 
 import argparse
 import io
+import re
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
@@ -41,7 +42,8 @@ from pairloc.runs.run import open_run
 RIGHT, WRONG, OTHER, FAINT, INK = "#0072B2", "#D55E00", "#666666", "#F2F2F2", "#222222"
 PAIR_COLOURS = LinearSegmentedColormap.from_list("pair scores", ["#CFCFCF", "#B58ABF", "#5E1A78"])
 DASHES = (0, (3, 1))
-K, DRAWN, RANDOM_STARTS, COLUMNS = 4, 25, 10, 6  # bags of the mini-problem, proposals of the bag; images of a row
+LEVELS = (-4, -1, 1)  # pair scores in the legend
+K, DRAWN, RANDOM_STARTS, COLUMNS = 4, 25, 10, 5  # bags of the mini-problem; proposals of the bag; ...; images in a row
 
 
 class Material:
@@ -93,7 +95,8 @@ class MiniProblem(NamedTuple):
 
 
 def largest_gain(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    return max(after, key=lambda name: after[name] - before[name])
+    """The class with the largest gain; among equals the one that started lowest."""
+    return max(after, key=lambda name: (round(after[name] - before[name], 6), -before[name]))
 
 
 def choose_mini_problem(material: Material) -> MiniProblem:
@@ -120,10 +123,9 @@ def draw_bag(material: Material, mini: MiniProblem) -> Figure:
     lead = unary.amax(dim=1) - of_object.amax(dim=1)
     place = int(lead.masked_fill(lead.isinf(), -1).argmax())
     row, best = int(mini.rows[place]), unary[place].argsort(descending=True)[:DRAWN].tolist()
-    tagged = int(of_object[place].argmax())
     marked = {
         best[0]: ("", "most object-like proposal"),
-        tagged: ("", f"the tagged object: {material.dataset.classes[label]}"),
+        int(of_object[place].argmax()): ("", f"the tagged object: {material.dataset.classes[label]}"),
         best[-1]: (OTHER, "a less object-like proposal"),
     }
     figure = pyplot.figure(figsize=(11, 6.2))
@@ -153,26 +155,25 @@ def draw_pair_scores(material: Material, mini: MiniProblem) -> Figure:
         a, b = divmod(int(scores.argmax()), scores.shape[1])
         both_right = bool(right[left, a] and right[other, b])
         found.append((both_right, float(scores[a, b]), ((left, a), (other, b)), scores))
-    _, highest, ends, scores = max(found, key=lambda entry: entry[:2])
+    shown_right, highest, ends, scores = max(found, key=lambda entry: entry[:2])
     figure, drawn = pyplot.figure(figsize=(11, 5.9)), []
     for side, (row, best) in enumerate(ends):
         axes = material.show(figure, (0.01 + 0.57 * side, 0.16, 0.41, 0.765), mini.label, row)
         shown = distinct(material.target.boxes(mini.label)[row], whole.unary[row], best)
         drawn.append({p: material.draw(axes, mini.label, row, p, 3, "" if p == best else OTHER) for p in shown})
     figure.canvas.draw()
-    pairs = sorted((float(scores[a, b]), a, b) for a in drawn[0] for b in drawn[1])
-    for score, a, b in pairs:
-        draw_pair(figure, drawn[0][a], drawn[1][b], score, 0.5 if score in (highest, pairs[0][0]) else None)
+    for score, a, b in sorted((float(scores[a, b]), a, b) for a in drawn[0] for b in drawn[1]):
+        draw_pair(figure, drawn[0][a], drawn[1][b], score, 0.5 if score == highest else None)
     title = f"two images with the tag \u201c{material.dataset.classes[mini.label]}\u201d"
-    write(figure, 0.5, 0.95, title, 17, weight="bold", ha="center")
-    pair_legend(figure)
+    write(figure, 0.01, 0.95, title + (": the best pair shows it" if shown_right else ""), 17, weight="bold")
+    pair_legend(figure, "lower center")
     return figure
 
 
 def draw_mini_problem(material: Material, mini: MiniProblem) -> Figure:
     """The selection of the mini-problem beside the most object-like proposals of the same bags."""
-    figure = pyplot.figure(figsize=(11, 7))
-    titles = {"chosen together": mini.together, "the most object-like of each bag": mini.alone}
+    figure, name = pyplot.figure(figsize=(11, 7)), material.dataset.classes[mini.label]
+    titles = {f"{K} bags solved together": mini.together, "most object-like of each bag": mini.alone}
     for half, (title, selection) in enumerate(titles.items()):
         left, boxes = 0.01 + 0.505 * half, []
         for place, (row, proposal) in enumerate(zip(mini.rows.tolist(), selection.tolist(), strict=True)):
@@ -185,15 +186,18 @@ def draw_mini_problem(material: Material, mini: MiniProblem) -> Figure:
             at = 0.5 if i + j != K - 1 else 0.3  # the diagonals cross in the middle
             draw_pair(figure, boxes[i], boxes[j], float(scores[selection[i], selection[j]]), at)
         terms = mini.problem.objective_terms(selection)
-        write(figure, left, 0.955, title, 16, weight="bold")
+        write(figure, left, 0.955, f"\u201c{name}\u201d: {title}", 16, weight="bold")
         write(figure, left, 0.885, f"energy {-sum(terms):+.1f}", 22, weight="bold")
-        write(figure, left + 0.22, 0.89, f"= \u2212({terms.unary:+.1f} unary {terms.pairs:+.1f} pairs)")
-    pair_legend(figure)
+        write(figure, left + 0.245, 0.905, f"unary scores {terms.unary:+.1f}", 13)
+        write(figure, left + 0.245, 0.87, f"weighted pair scores {terms.pairs:+.1f}", 13)
+    write(figure, 0.36, 0.031, "lower energy is better")
+    box_legend(figure, 0.0)
+    pair_legend(figure, "lower right")
     return figure
 
 
 def draw_icm(material: Material) -> Figure:
-    """The bag that ICM corrects with the largest fall of energy, and the energy of its class."""
+    """The bag that ICM corrects with the largest fall of energy (the other bags as at the start), and its class."""
     solver, found = material.settings.solver, []
     for label, (problem, right) in enumerate(zip(material.problems, material.right, strict=True)):
         seed, rows = material.settings.seed + label, torch.arange(len(problem))
@@ -239,14 +243,14 @@ def draw_re_training(material: Material) -> Figure:
     label = material.dataset.classes.index(name)
     before, after = (material.target.selected_boxes(result.state.selection, label)[:, None] for result in found)
     rows = torch.nonzero(iou(before, after)[:, 0, 0] < 0.5)[:COLUMNS, 0].tolist()
-    figure = pyplot.figure(figsize=(11, 5.3))
+    figure = pyplot.figure(figsize=(11, 6))
     for line, (result, share) in enumerate(zip(found, measured, strict=True)):
-        title, top = ("warm-up", "after a round of re-training")[line], 0.94 - 0.465 * line
-        own, mean = (f"{100 * value:.0f}%" for value in (share.per_class[name], share.mean))
+        title, top = ("warm-up", "after a round of re-training")[line], 0.95 - 0.455 * line
+        own, mean = (f"{100 * value:.1f}%" for value in (share.per_class[name], share.mean))
         write(figure, 0.01, top, f"{title}: CorLoc of \u201c{name}\u201d {own}", 16, weight="bold")
         write(figure, 0.99, top, f"mean of {len(share.per_class)} classes {mean}", ha="right")
         for column, row in enumerate(rows):
-            axes = material.show(figure, (0.01 + 0.1645 * column, top - 0.355, 0.157, 0.33), label, row)
+            axes = material.show(figure, (0.01 + 0.1972 * column, top - 0.37, 0.191, 0.35), label, row)
             material.draw(axes, label, row, int(result.state.selection[label][row]))
     box_legend(figure, 0.0)
     return figure
@@ -267,7 +271,7 @@ def distinct(boxes: Tensor, unary: Tensor, best: int) -> list[int]:
 
 
 def write(figure: Figure, x: float, y: float, text: str, size: float = 14, **options: Any) -> None:
-    figure.text(x, y, text, fontsize=size, **{"color": INK} | options)
+    figure.text(x, y, re.sub(r"-(?=\d)", "\u2212", text), fontsize=size, **{"color": INK} | options)
 
 
 def strength(score: float) -> dict[str, Any]:
@@ -280,7 +284,7 @@ def draw_pair(figure: Figure, a: Rectangle, b: Rectangle, score: float, label_at
     """Connect two drawn boxes; the score stands at a share of the line's length."""
     ends: Any = [figure.transFigure.inverted().transform(box.get_transform().transform((0.5, 0.5))) for box in (a, b)]
     look = strength(score)
-    look["path_effects"] = [withStroke(linewidth=look["linewidth"] + 1.5, foreground="white")]
+    look["path_effects"] = [withStroke(linewidth=look["linewidth"] + 1.5, foreground="white", alpha=0.8)]
     figure.add_artist(ConnectionPatch(ends[0], ends[1], "figure fraction", patchA=a, patchB=b, **look))
     if label_at is not None:
         x, y = ends[0] + label_at * (ends[1] - ends[0])
@@ -288,10 +292,11 @@ def draw_pair(figure: Figure, a: Rectangle, b: Rectangle, score: float, label_at
         write(figure, x, y, f"{score:+.1f}", 13, ha="center", va="center", bbox=frame, zorder=5)
 
 
-def pair_legend(figure: Figure) -> None:
-    lines = {f"{score:+d}": Line2D([], [], **strength(score)) for score in (-3, 0, 3)}
-    look: Any = {"title_fontsize": 14, "fontsize": 13, "frameon": False, "ncols": 3, "loc": "lower center"}
-    figure.legend(list(lines.values()), list(lines), title="pair score: do both show the same class?", **look)
+def pair_legend(figure: Figure, place: str) -> None:
+    lines = [Line2D([], [], **strength(score)) for score in LEVELS]
+    look: Any = {"title_fontsize": 14, "fontsize": 13, "frameon": False, "ncols": len(lines), "loc": place}
+    names = [f"{score:+d}".replace("-", "\u2212") for score in LEVELS]
+    figure.legend(lines, names, title="pair score: do both show the same class?", **look)
 
 
 def box_legend(figure: Figure, x: float) -> None:
@@ -301,16 +306,15 @@ def box_legend(figure: Figure, x: float) -> None:
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Write a PNG of 128 colours, which keep those of the boxes."""
-    drawn, stream = io.BytesIO(), io.BytesIO()
+    """Write a PNG; the palette of an octree keeps the colours of the boxes, and the file below 150 KB."""
+    drawn, reduced = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=100, facecolor="white")
     pyplot.close(figure)
-    pixels, palette = Image.open(drawn).convert("RGB"), Image.new("P", (1, 1))
-    kept = b"".join(bytes.fromhex(colour[1:]) for colour in (RIGHT, WRONG, OTHER, INK))
-    palette.putpalette([*kept, *(pixels.quantize(124).getpalette() or ())])
-    pixels.quantize(palette=palette, dither=Image.Dither.NONE).save(stream, format="png", optimize=True)
-    write_bytes(file, stream.getvalue())
-    print(f"{file}: {len(stream.getvalue()) / 1000:.0f} KB")
+    Image.open(drawn).convert("RGB").quantize(method=Image.Quantize.FASTOCTREE).save(
+        reduced, format="png", optimize=True
+    )
+    write_bytes(file, reduced.getvalue())
+    print(f"{file}: {len(reduced.getvalue()) / 1000:.0f} KB")
 
 
 def main() -> None:

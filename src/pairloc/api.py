@@ -13,7 +13,7 @@ from pairloc.bags.features import check_class_features
 from pairloc.bags.store import BagStore
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
-from pairloc.detector.backbones import check_backbone
+from pairloc.detector.backbones import check_pretrained
 from pairloc.detector.model import Proposer
 from pairloc.detector.training import for_transfer, train
 from pairloc.errors import InputError, shown
@@ -83,7 +83,7 @@ class Localizer:
             raise InputError(f"processes is {shown(processes)}; it must be at least 1")
         check_learning(self.transfer, self.localization)
         check_class_features(self.extract.class_features)
-        check_backbone(self.proposer.backbone)
+        check_pretrained(self.proposer)
         self._proposer: Proposer | None = None
         self._learned: Learned | None = None
 

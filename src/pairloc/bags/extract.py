@@ -50,7 +50,8 @@ def extract(
         missing = writer.missing()
         if missing:
             proposer = Proposer.load(proposer_folder, device)
-            describer = proposer if features_folder is None else Proposer.load(features_folder, device)
+            separate = features_folder is not None and features_folder != proposer_folder
+            describer = Proposer.load(features_folder, device) if features_folder and separate else proposer
             extractor = class_features or feature_extractor(settings.class_features, device)
             groups = [_groups(*writer.ranges[number], settings.batch or _BATCH.get(device, 64)) for number in missing]
             paths = [dataset.path(index) for index in range(len(dataset))]

@@ -103,10 +103,12 @@ EXTRACTORS: dict[str, Callable[[], FeatureExtractor]] = {
 }
 
 
-def check_class_features(name: str) -> None:
-    """Raise an InputError if no class features have this name; no network is built."""
+def check_class_features(name: str, *, download: bool = True) -> None:
+    """Raise an InputError if no class features have this name, or need a download that is not allowed."""
     if name not in EXTRACTORS:
         raise InputError(f"there are no class features {name!r}; known are {', '.join(EXTRACTORS)}")
+    if name == "alexnet-crops" and not download:
+        raise InputError("the weights of alexnet-crops are a download: allow it with --download (extract.download)")
 
 
 def feature_extractor(name: str, device: str = "cpu") -> FeatureExtractor:

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from pairloc.cli.options import Changes, Data, Device, Format, Images, Preset, Seed, Workers, settings_of, workers_of
+from pairloc.cli.options import (
+    Changes,
+    Data,
+    Device,
+    Download,
+    Format,
+    Images,
+    Preset,
+    Seed,
+    Workers,
+    settings_of,
+    workers_of,
+)
 
 propose_app = typer.Typer(help="Train the network that proposes boxes.", no_args_is_help=True)
 bags_app = typer.Typer(
@@ -31,12 +43,13 @@ def propose_train(
     format: Format = "auto",
     preset: Preset = "default",
     changes: Changes = None,
+    download: Download = False,
     workers: Workers = None,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
     """Train the proposer, a Faster R-CNN, on the boxes of a source. Change its settings with `--set epochs=6`."""
-    from pairloc.detector.backbones import check_backbone
+    from pairloc.detector.backbones import check_pretrained
     from pairloc.detector.training import claim_training, train
     from pairloc.formats.reading import read_annotated
     from pairloc.platform import choose_device
@@ -45,9 +58,11 @@ def propose_train(
     from pairloc.settings import ProposerSettings
 
     chosen = choose_device(device)
-    values = read_preset(preset).get("proposer", {}) | {"workers": workers_of(workers, chosen), "seed": seed}
+    values = read_preset(preset).get("proposer", {}) | {
+        "workers": workers_of(workers, chosen), "seed": seed, "download": download,
+    }  # fmt: skip
     settings = settings_of(ProposerSettings, values, changes or ())
-    check_backbone(settings.backbone)
+    check_pretrained(settings)
     claim_training(out)
     dataset, truth = read_annotated(data, format, images)
     with tensorboard(out) as writer:
@@ -71,19 +86,22 @@ def bags_extract(
         Unreadable, typer.Option("--unreadable", help="Whether an image that cannot be read is skipped or an error.")
     ] = Unreadable.fail,
     changes: Changes = None,
+    download: Download = False,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
     """Extract the bags of images. Change the settings with `--set proposals=300`."""
     from pairloc.bags.extract import extract
+    from pairloc.bags.features import check_class_features
     from pairloc.formats.reading import read
     from pairloc.platform import choose_device
     from pairloc.progress import track
     from pairloc.settings import ExtractSettings
 
     chosen = choose_device(device)
-    values = {"unreadable": unreadable.value, "workers": workers_of(workers, chosen)}
+    values = {"unreadable": unreadable.value, "workers": workers_of(workers, chosen), "download": download}
     settings = settings_of(ExtractSettings, values, changes or ())
+    check_class_features(settings.class_features, download=settings.download)
     extract(
         read(data, format, images), proposer, out, settings, features_folder=features_from, device=chosen,
         track=lambda shards, total: track(shards, total, "extracting shards"),

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pairloc.curation.splits import Split
 
 split_app = typer.Typer(help="Split an annotated data set into source and target.", no_args_is_help=True)
-FirstFile = Annotated[Path, typer.Option("--annotations", help="Annotated data set (for coco17: train2017).")]
+FirstFile = Annotated[Path, typer.Option("--annotations", help="Annotated data set (of COCO: train2017).")]
+
+ValFile = Annotated[Path | None, typer.Argument(help="Validation annotations (val2017).", show_default=False)]
 
 
 class Mixed(StrEnum):
@@ -111,7 +113,7 @@ def _write_scenes(out: Path, **values: int) -> None:
 def split_coco17(
     annotations: FirstFile,
     out: Out,
-    val: Annotated[Path | None, typer.Argument(help="Validation annotations (val2017).", show_default=False)] = None,
+    val: ValFile = None,
 ) -> None:
     """Split COCO 2017 as in the paper: 63 source classes, 17 target classes."""
     from pairloc.curation import splits
@@ -127,6 +129,46 @@ def split_coco17(
     train_ids = {image.id for image in parts[0][0].images}
     in_train = sum(image.id in train_ids for image in split.target[0].images)
     print(f"  target images from training annotations {in_train}, from validation {len(split.target[0]) - in_train}")
+
+
+@split_app.command("play")
+def split_play(annotations: FirstFile, out: Out, val: ValFile = None) -> None:
+    """Split COCO 2017 one level below coco17, to choose settings on: 46 source classes, 17 classes play the target."""
+    from pairloc.curation import splits
+    from pairloc.formats.reading import read_annotated
+    from pairloc.io import output_folder
+
+    files = [annotations, *([val] if val else [])]
+    with output_folder(out, "pairloc split play", {"annotations": [str(file) for file in files]}) as folder:
+        split = splits.split_play(*(read_annotated(file) for file in files))
+        split.write(folder)
+    _print_split(split, out)
+
+
+@split_app.command("coco40")
+def split_coco40(
+    annotations: FirstFile,
+    out: Out,
+    val: ValFile = None,
+    images_per_class: Annotated[
+        int, typer.Option("--images-per-class", min=1, help="Number of images to draw for every class.")
+    ] = 650,
+    seed: Seed = 0,
+) -> None:
+    """Split COCO 2017 in the shape of the paper's ILSVRC experiment: 40 source classes, 40 target classes."""
+    import numpy as np
+
+    from pairloc.curation import splits
+    from pairloc.formats.reading import read_annotated
+    from pairloc.io import output_folder
+
+    files = [annotations, *([val] if val else [])]
+    settings = {"annotations": [str(file) for file in files], "images_per_class": images_per_class, "seed": seed}
+    with output_folder(out, "pairloc split coco40", settings) as folder:
+        train, test = read_annotated(annotations), read_annotated(val) if val else None
+        split = splits.split_coco40(train, test, np.random.default_rng(seed), images_per_class=images_per_class)
+        split.write(folder)
+    _print_split(split, out)
 
 
 @split_app.command("classes")

@@ -31,6 +31,9 @@ Workers = Annotated[
 ]
 Data = Annotated[Path, typer.Option("--data", help="Data set: a file or folder of annotations or tags.")]
 Preset = Annotated[str, typer.Option("--preset", help="Preset that the settings start from: default, demo or paper.")]
+Download = Annotated[
+    bool, typer.Option("--download", help="Allow the download of ImageNet weights that no package has.")
+]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a setting, as KEY=VALUE. May be repeated.")]
 
 

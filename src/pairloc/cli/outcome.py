@@ -9,6 +9,7 @@ import typer
 from pairloc.cli.options import (
     Changes,
     Device,
+    Download,
     Format,
     Images,
     Preset,
@@ -112,6 +113,7 @@ def detect_train(
     ] = None,
     preset: Preset = "default",
     changes: Changes = None,
+    download: Download = False,
     hold_out: HoldOut = 0,
     workers: Workers = None,
     device: Device = "auto",
@@ -123,7 +125,7 @@ def detect_train(
     another. Therefore a region counts as background only if its IoU with a
     box is at least 0.1; change this with `--set min_background_iou=`.
     """
-    from pairloc.detector.backbones import check_backbone
+    from pairloc.detector.backbones import check_pretrained
     from pairloc.detector.detect import held_out, train_detector
     from pairloc.detector.model import Proposer
     from pairloc.detector.training import claim_training
@@ -140,10 +142,11 @@ def detect_train(
     values: dict[str, Any] = {"warm_up": 50} | read_preset(preset).get("proposer", {})
     values |= {
         "epochs": 12, "seed": seed, "held_out": 0.0, "workers": workers_of(workers, chosen),
-        "min_background_iou": 0.1 if boxes is not None else 0.0,
+        "min_background_iou": 0.1 if boxes is not None else 0.0, "download": download,
     }  # fmt: skip
     settings = settings_of(ProposerSettings, values, changes or ())
-    check_backbone(settings.backbone)
+    if start is None:
+        check_pretrained(settings)
     claim_training(out)
     dataset: Dataset
     train_boxes: ScoredBoxes | GroundTruth

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairloc.cli.options import Changes, Device, Format, Seed, Workers, refuse_other_file, workers_of
+from pairloc.cli.options import Changes, Device, Download, Format, Seed, Workers, refuse_other_file, workers_of
 
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
@@ -22,6 +22,7 @@ def run(
         typer.Option("--out", help="Folder of the run; runs/NAME by default. An interrupted run resumes."),
     ] = None,
     changes: Changes = None,
+    download: Download = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which stages would run, and exit.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -33,7 +34,8 @@ def run(
     from pairloc.presets import read_config
     from pairloc.runs.run import Run
 
-    settings = read_config(config, changes or ())
+    allowed = ("proposer.download=true", "extract.download=true") if download else ()
+    settings = read_config(config, (*(changes or ()), *allowed))
     chosen = choose_device(device if device != "auto" else settings.device)
     _run_and_print(Run(out or Path("runs") / config.stem, settings, chosen), dry_run=dry_run)
 

@@ -24,6 +24,10 @@ COCO17 = (
     "airplane", "bus", "cat", "dog", "cow", "elephant", "umbrella", "tie", "snowboard", "skateboard", "cup", "knife",
     "cake", "couch", "keyboard", "sink", "scissors",
 )  # fmt: skip
+PLAYING17 = (
+    "train", "boat", "horse", "sheep", "zebra", "giraffe", "suitcase", "handbag", "surfboard", "tennis racket", "bowl",
+    "fork", "pizza", "bed", "laptop", "refrigerator", "vase",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,60 @@ def split_coco17(train: Annotated, val: Annotated | None = None) -> Split:
     )
 
 
+def split_play(train: Annotated, val: Annotated | None = None) -> Split:
+    """The COCO protocol one level down, for choosing settings without looking at the target.
+
+    17 source classes play the target, 46 are taught; boxes of the 17 target classes are removed. Source: training
+    images with a taught class. Target: training images with playing classes only ("clean"), and validation images with
+    a playing class and without a target class ("cluttered").
+    """
+    parts = [train] if val is None else [train, val]
+    dataset, truth = merge(parts)
+    playing = [label for label, name in enumerate(dataset.classes) if name in PLAYING17]
+    taught = [label for label, name in enumerate(dataset.classes) if name not in (*PLAYING17, *COCO17)]
+    is_train = np.arange(len(dataset)) < len(train[0])
+    others, has_playing = _class_masks(dataset, playing)
+    _, has_taught = _class_masks(dataset, taught)
+    _, has_target = _class_masks(dataset, [c for c, name in enumerate(dataset.classes) if name in COCO17])
+    return Split(
+        source=restrict(dataset, truth, is_train & has_taught, taught),
+        target=restrict(dataset, truth, has_playing & np.where(is_train, ~others, ~has_target), playing),
+    )
+
+
+def split_coco40(
+    train: Annotated, val: Annotated | None, generator: np.random.Generator, *, images_per_class: int = 650
+) -> Split:
+    """ILSVRC's shape on COCO: in alphabetical order, the first half of the classes is source, the second half target.
+
+    Training images are drawn at random, those that show a class of a side which still lacks images, until every class
+    of the side has `images_per_class` or all it has; boxes of the other side are removed. The test set is the whole
+    validation set.
+    """
+    dataset, truth = train
+    if len(dataset.classes) < 2:
+        raise InputError("this split needs at least two classes")
+    order = sorted(range(len(dataset.classes)), key=lambda label: dataset.classes[label].casefold())
+    sides = [sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])]
+    shows = _box_counts(dataset, truth) > 0  # (images, classes)
+    drawn = []
+    for side in sides:
+        used, missing = np.zeros(len(dataset), dtype=np.bool_), np.full(len(side), images_per_class)
+        for image in generator.permutation(len(dataset)):
+            shown = shows[image, side]
+            if (shown & (missing > 0)).any():
+                used[image] = True
+                missing -= shown
+        drawn.append(restrict(dataset, truth, used, side))
+    test = None
+    if val is not None:
+        names = [dataset.classes[label] for label in sides[1]]
+        everything = np.ones(len(val[0]), dtype=np.bool_)
+        test = restrict(*val, everything, [val[0].classes.index(name) for name in names if name in val[0].classes])
+    source, target = drawn
+    return Split(source, target, test)
+
+
 def split_classes(annotated: Annotated, target: Sequence[str], mixed: Mixed = "source") -> Split:
     """Split any data set by target class names.
 
@@ -109,7 +167,7 @@ def split_ilsvrc100(
     Images are in `train/` and `val/`. `val1` lists the images of the first half of the validation set; by default the
     validation set is halved at random with balanced classes. Training images are added to val1 until every class has
     `boxes_per_class` boxes. Source and target are the images of this set with a box of their classes; the test set
-    consists of the images of val2 with a target class.
+    is the whole of val2, with its boxes of target classes.
     """
     dataset, truth = annotated
     if len(dataset.classes) < 2:
@@ -133,7 +191,7 @@ def split_ilsvrc100(
     return Split(
         source=restrict(dataset, truth, used & has_source, _source_labels(dataset, targets)),
         target=restrict(dataset, truth, used & has_target, targets),
-        test=restrict(dataset, truth, is_val & ~in_val1 & has_target, targets),
+        test=restrict(dataset, truth, is_val & ~in_val1, targets),
     )
 
 

@@ -8,16 +8,22 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
 from pairloc.errors import InputError
+from pairloc.io import reason
+from pairloc.settings import ProposerSettings
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation that normalise the input
 IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CAFFE: Statistics = ((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255,) * 3)
 LITE: Statistics = ((127 / 255,) * 3, (128 / 255,) * 3)  # EfficientNet-Lite was trained on (x - 127) / 128
 
 
@@ -33,9 +39,11 @@ class Body:
 class Maps(nn.Module):
     """A backbone that returns feature maps, finest first; `mean` and `std` normalise its input."""
 
-    def __init__(self, name: str, *, pretrained: bool, levels: int = 4) -> None:
+    def __init__(self, name: str, *, pretrained: bool, levels: int = 4, weights: Path | None = None) -> None:
         super().__init__()
-        body = BACKBONES.get(name, partial(_timm, name))(pretrained, levels)
+        body = BACKBONES.get(name, partial(_timm, name))(pretrained and weights is None, levels)
+        if pretrained and weights is not None:
+            _load_weights(body.network, weights, name)
         self.body, self.channels, (self.mean, self.std) = body.network, body.channels, body.statistics
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -57,6 +65,40 @@ class Pyramid(nn.Module):
         """Normalised images (n, 3, H, W) -> one map (n, channels, H / stride, W / stride) per level."""
         levels: dict[str, Tensor] = self.fpn(OrderedDict((str(i), m) for i, m in enumerate(self.maps(images))))
         return levels
+
+
+def _load_weights(network: nn.Module, file: Path, name: str) -> None:
+    """Load ImageNet weights from a safetensors file; layers that the backbone does not use are ignored."""
+    try:
+        weights = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{file}: cannot be read as weights ({reason(error)})") from error
+    state = network.state_dict()
+    wrong = [
+        key
+        for key, tensor in state.items()
+        if not key.endswith("num_batches_tracked") and (key not in weights or weights[key].shape != tensor.shape)
+    ]
+    if wrong:
+        raise InputError(f"{file}: does not hold the weights of {name} ({wrong[0]} is missing or has another shape)")
+    network.load_state_dict({key: weights.get(key, tensor) for key, tensor in state.items()})
+
+
+def check_pretrained(settings: ProposerSettings) -> None:
+    """Raise an InputError if the backbone does not exist, or its weights would need a download nobody asked for."""
+    check_backbone(settings.backbone)
+    if settings.backbone_weights is not None and not settings.backbone_weights.is_file():
+        raise InputError(f"{settings.backbone_weights}: there is no such file of backbone weights")
+    available = settings.backbone.startswith("efficientnet-lite") or settings.backbone_weights is not None
+    if not settings.pretrained or available:
+        return
+    if settings.backbone == "resnet50-v1":
+        raise InputError("resnet50-v1 needs proposer.backbone_weights: benchmarks/resnet50_weights.py makes the file")
+    if not settings.download:
+        raise InputError(
+            f"the ImageNet weights of {settings.backbone} are a download: allow it with --download, name a file with "
+            "proposer.backbone_weights, or set proposer.pretrained = false"
+        )
 
 
 def check_backbone(name: str) -> None:
@@ -126,10 +168,20 @@ def _resnet50(pretrained: bool, levels: int) -> Body:
     return Body(IntermediateLayerGetter(network, layers), [128 * 2**i for i in range(5 - levels, 5)])
 
 
+def _resnet50_v1(pretrained: bool, levels: int) -> Body:
+    """The original ResNet-50: stride 2 on the first convolution of a stage; input 0 ... 255 minus the mean."""
+    body = _resnet50(False, levels)
+    for name in ("layer2", "layer3", "layer4"):
+        first: Any = getattr(body.network, name)[0]
+        first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
+    return Body(body.network, body.channels, CAFFE)
+
+
 # Called with (pretrained, levels). Any other name is looked up in timm.
 BACKBONES: dict[str, Callable[[bool, int], Body]] = {
     "efficientnet-lite0": partial(_lite, "efficientnet-lite0"),
     "efficientnet-lite1": partial(_lite, "efficientnet-lite1"),
     "efficientnet-lite2": partial(_lite, "efficientnet-lite2"),
     "resnet50": _resnet50,
+    "resnet50-v1": _resnet50_v1,
 }

@@ -25,14 +25,16 @@ SETTINGS, WEIGHTS, CHECKPOINT = "proposer.json", "proposer.safetensors", "traini
 def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None = None) -> FasterRCNN:
     """Build the untrained network for `classes` classes, not counting background."""
     maps = Maps(
-        settings.backbone, pretrained=settings.pretrained if pretrained is None else pretrained, levels=settings.levels
+        settings.backbone,
+        pretrained=settings.pretrained if pretrained is None else pretrained,
+        levels=settings.levels,
+        weights=settings.backbone_weights,
     )
     pyramid = Pyramid(maps, settings.pyramid)
     names = [str(level) for level in range(settings.levels)]
     # two anchor sizes per level, a factor of sqrt(2) apart, each in three aspect ratios
-    sizes = tuple(
-        (settings.anchor * 2**level, round(settings.anchor * 2 ** (level + 0.5))) for level in range(settings.levels)
-    )
+    anchor = settings.smallest_anchor
+    sizes = tuple((anchor * 2**level, round(anchor * 2 ** (level + 0.5))) for level in range(settings.levels))
     model = FasterRCNN(
         pyramid,
         rpn_anchor_generator=AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * settings.levels),
@@ -46,7 +48,7 @@ def build(settings: ProposerSettings, classes: int, *, pretrained: bool | None =
         box_batch_size_per_image=settings.sampled_rois,
         rpn_pre_nms_top_n_train=300,  # per level; with more, NMS takes most of a training step on a GPU
         rpn_post_nms_top_n_train=500,
-        rpn_pre_nms_top_n_test=300,
+        rpn_pre_nms_top_n_test=300,  # `best_boxes` sets these by the number of boxes it wants
         rpn_post_nms_top_n_test=300,
     )
     model.transform.__class__ = BatchedTransform
@@ -80,7 +82,9 @@ class Proposer:
     def save(self, folder: Path) -> None:
         """Write weights, settings and class names into a folder."""
         write_tensors(folder / WEIGHTS, self.model.state_dict())
-        write_json(folder / SETTINGS, {"settings": self.settings.model_dump(), "classes": self.classes}, indent=1)
+        settings = self.settings.model_copy(update={"backbone_weights": None, "download": False})
+        content = {"settings": settings.model_dump(mode="json"), "classes": self.classes}
+        write_json(folder / SETTINGS, content, indent=1)
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu") -> "Proposer":

@@ -10,6 +10,7 @@ from torchvision.models.detection.image_list import ImageList
 from pairloc.detector.batched import kept_by_nms, padded
 
 Size = tuple[int, int]  # height, width
+_REGIONS = 3  # region proposals per box that is kept: NMS drops most of them
 
 
 class ImageFeatures:
@@ -31,6 +32,13 @@ class ImageFeatures:
             for shape, (height, width) in zip(padded_shapes, self.sizes, strict=True)
         ]
         self.scales = inputs.tensors.new_tensor([[x, y, x, y] for x, y in scales], dtype=torch.float32)  # (N, 4)
+
+    def regions(self, count: int) -> list[Tensor]:
+        """At most `count` region proposals (n, 4) of every image, in pixels of the network's input."""
+        rpn = self.model.rpn
+        rpn._pre_nms_top_n["testing"] = rpn._post_nms_top_n["testing"] = count  # per level; in all
+        proposals, _ = rpn(self.images, self.maps)
+        return list(proposals)
 
     def pooled(self, boxes: list[Tensor]) -> Tensor:
         """Box-head features (n, d) of all boxes, n in all, given in pixels of the network's input."""
@@ -55,7 +63,7 @@ def propose(model: FasterRCNN, images: list[Tensor], count: int, overlap: float)
 
 def best_boxes(seen: ImageFeatures, count: int, overlap: float) -> list[Tensor]:
     """The same as `propose`, given the feature maps of the images."""
-    regions, _ = seen.model.rpn(seen.images, seen.maps)
+    regions = seen.regions(_REGIONS * count)
     logits, deltas = seen.model.roi_heads.box_predictor(seen.pooled(regions))
     decoded = seen.model.roi_heads.box_coder.decode(deltas.float(), regions)  # (n, classes + 1, 4)
     label = logits[:, 1:].argmax(dim=1) + 1

@@ -170,7 +170,16 @@ class Retrain:
         state, folds = self.state, self.settings.folds
         training_bags = state.fold != fold if folds > 1 else torch.ones_like(state.fold, dtype=torch.bool)
         seed = self.settings.seed + 1000 * self.number + fold
-        return retrain(self.target, state.selection, self.settings, self.energy, allowed=training_bags, seed=seed)
+        previous = state.scores[fold] if state.scores else None
+        return retrain(
+            self.target,
+            state.selection,
+            self.settings,
+            self.energy,
+            allowed=training_bags,
+            previous=previous,
+            seed=seed,
+        )
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
     L(psi, z) = L(psi, 0) + E(z | psi)
 
 E is the energy that re-localization minimises; it is computed exactly. L(psi, 0) is the loss if every proposal were
-background. It does not depend on the selection, and it sums over all pairs of proposals, so it is estimated on a sample
-that is drawn once per run. A re-localization that lowers E lowers L by the same amount.
+background: the unary loss of all proposals, and the pair loss of all ordered pairs of proposals from two bags, with or
+without the tag. It does not depend on the selection. It sums over all pairs of bags, so it is estimated on a sample
+that is drawn once per run: pairs of two positive bags, of a positive and a negative bag, and of two negative bags, each
+weighted by the number of pairs it represents. A re-localization that lowers E lowers L by the same amount.
 """
 
 from dataclasses import dataclass
@@ -18,16 +20,26 @@ from pairloc.localization.losses import cross_entropy
 from pairloc.localization.target import Target
 from pairloc.settings import EnergySettings
 
-_PAIRS = 4096  # sampled pairs of proposals per class
+_PAIRS = 2048  # sampled pairs of proposals per class and kind of pair
 _BAGS = 256  # sampled bags per class
 
 
 @dataclass(frozen=True)
-class _Sample:
-    bags: Tensor  # (n,) bags to measure the unary loss on
-    weight: float  # number of bags that each sampled bag represents
+class PairSample:
+    """Ordered pairs of proposals (m,) of one kind, and how many there are of it."""
+
     left: tuple[Tensor, Tensor]  # (m,) bags, (m,) proposals
     right: tuple[Tensor, Tensor]
+    total: float  # number of ordered pairs of proposals that the sample represents
+
+
+@dataclass(frozen=True)
+class ClassSample:
+    """What L(psi, 0) of one class is estimated on."""
+
+    bags: Tensor  # (n,) bags to measure the unary loss on
+    weight: float  # number of bags that each sampled bag represents
+    pairs: tuple[PairSample, ...]  # of two positive bags, a positive and a negative one, and two negative ones
 
 
 class Objective:
@@ -36,53 +48,67 @@ class Objective:
     def __init__(self, target: Target, energy: EnergySettings, seed: int) -> None:
         self.target, self.energy = target, energy
         generator = torch.Generator().manual_seed(seed)
-        self.samples = [self._draw(bags, generator) for bags in target.positives]
+        self.samples = [self._draw(label, generator) for label in range(len(target.classes))]
 
-    def _draw(self, positives: Tensor, generator: torch.Generator) -> _Sample:
+    def _draw(self, label: int, generator: torch.Generator) -> ClassSample:
         valid = self.target.bags.valid.cpu()
         filled = torch.nonzero(valid.any(dim=1))[:, 0]
         chosen = filled[torch.randperm(len(filled), generator=generator)[:_BAGS]]
-        ends = []
-        m = len(positives)
-        first = torch.randint(max(m, 1), (_PAIRS,), generator=generator)
-        second = (first + 1 + (torch.rand(_PAIRS, generator=generator) * (m - 1)).long()) % max(m, 1)
-        for end in (first, second) if m > 1 else ():
-            bags = positives[end]
-            keys = torch.rand(_PAIRS, valid.shape[1], generator=generator).masked_fill(~valid[bags], -1)
-            ends.append((bags, keys.argmax(dim=1)))
-        empty = (torch.zeros(0, dtype=torch.int64),) * 2
-        left, right = ends or (empty, empty)
-        return _Sample(chosen, len(filled) / max(len(chosen), 1), left, right)
+        positives = self.target.positives[label]
+        negatives = filled[~self.target.tagged[filled, label]]
+        kinds = ((positives, positives), (positives, negatives), (negatives, negatives))
+        pairs = tuple(self._draw_pairs(*kind, generator) for kind in kinds if self.energy.alpha)
+        return ClassSample(chosen, len(filled) / max(len(chosen), 1), pairs)
+
+    def _draw_pairs(self, first: Tensor, second: Tensor, generator: torch.Generator) -> PairSample:
+        """Draw pairs of proposals uniformly: one from a bag in `first` (m,), one from another bag in `second` (k,)."""
+        sizes = self.target.bags.valid.cpu().sum(dim=1).double()
+        same = first is second
+        total = float(sizes[first].sum() * sizes[second].sum() - (sizes[first].pow(2).sum() if same else 0))
+        if total <= 0:
+            empty = (torch.zeros(0, dtype=torch.int64),) * 2
+            return PairSample(empty, empty, 0.0)
+        left = self._draw_proposals(first, generator)
+        right = self._draw_proposals(second, generator)
+        different = left[0] != right[0]  # leaving out pairs within a bag keeps the draw uniform over the others
+        left, right = ((bags[different], proposals[different]) for bags, proposals in (left, right))
+        return PairSample(left, right, total * (1 if same else 2))  # a positive and a negative bag, in both orders
+
+    def _draw_proposals(self, bags: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw proposals uniformly from all proposals of some bags: their bags and indices."""
+        owner, proposal = torch.nonzero(self.target.bags.valid.cpu()[bags], as_tuple=True)
+        drawn = torch.randint(len(owner), (_PAIRS,), generator=generator)
+        return bags[owner[drawn]], proposal[drawn]
 
     @torch.no_grad()
     def without_selection(self, label: int, transfer: TransferScores, class_scores: ClassScores | None) -> float:
         """Return L(psi, 0) of class `label`; `class_scores` is None during the warm-up."""
         energy, target, sample = self.energy, self.target, self.samples[label]
-        lambda1, lambda2 = (energy.lambda1, energy.lambda2) if class_scores is not None else (1.0, 1.0)
+        lambda2 = energy.lambda2 if class_scores is not None else 1.0
         unary = lambda2 * transfer.unary.of_class(target.bags.features(sample.bags))
         if class_scores is not None and lambda2 < 1:
             unary = unary + (1 - lambda2) * class_scores.unary.of_class(target.class_bags.features(sample.bags), label)
         losses = cross_entropy(unary, torch.zeros_like(unary)) * target.bags.valid[sample.bags.to(unary.device)]
         total = float(losses.double().sum()) * sample.weight
-        m = len(target.positives[label])
-        if m < 2 or energy.alpha == 0:
-            return total
-        scores = self._pairs(sample, transfer, class_scores, label, lambda1)
-        sizes = target.bags.valid.sum(dim=1).double()[target.positives[label].to(target.bags.device)]
-        pairs = float(sizes.sum() ** 2 - (sizes**2).sum())  # number of ordered pairs of proposals from two bags
-        scale = pair_weight(energy.alpha, energy.alpha_scale, m)
-        return total + scale * pairs * float(cross_entropy(scores, torch.zeros_like(scores)).double().mean())
+        scale = pair_weight(energy.alpha, energy.alpha_scale, len(target.positives[label]))
+        for pairs in sample.pairs:
+            if len(pairs.left[0]):
+                scores = self._mixed(pairs, transfer, class_scores, label)
+                mean = float(cross_entropy(scores, torch.zeros_like(scores)).double().mean())
+                total += scale * pairs.total * mean
+        return total
 
-    def _pairs(
-        self, sample: _Sample, transfer: TransferScores, class_scores: ClassScores | None, label: int, lambda1: float
+    def _mixed(
+        self, pairs: PairSample, transfer: TransferScores, class_scores: ClassScores | None, label: int
     ) -> Tensor:
-        """Return the mixed scores of the sampled pairs (m,)."""
-        target = self.target
-        (left, e), (right, f) = sample.left, sample.right
-        both = [target.bags.chosen(bags, proposals[:, None]) for bags, proposals in ((left, e), (right, f))]
-        mixed: Tensor = lambda1 * transfer.relation(*both)[:, 0, 0, 0]
+        """Return the mixed scores of the sampled pairs, in both orders: (2, m)."""
+        target, lambda1 = self.target, self.energy.lambda1 if class_scores is not None else 1.0
+        ends = (pairs.left, pairs.right)
+        e, f = (target.bags.chosen(bags, proposals[:, None]) for bags, proposals in ends)
+        mixed: Tensor = lambda1 * torch.stack([transfer.relation(*pair)[:, 0, 0, 0] for pair in ((e, f), (f, e))])
         if class_scores is not None and lambda1 < 1:
-            both = [target.class_bags.chosen(bags, proposals[:, None]) for bags, proposals in ((left, e), (right, f))]
-            labels = torch.full((len(left),), label, device=target.class_bags.device)
-            mixed = mixed + (1 - lambda1) * class_scores.relation.of_classes(both[0], both[1], labels)[:, 0, 0]
+            e, f = (target.class_bags.chosen(bags, proposals[:, None]) for bags, proposals in ends)
+            labels = torch.full((len(e),), label, device=e.device)
+            both = [class_scores.relation.of_classes(*pair, labels)[:, 0, 0] for pair in ((e, f), (f, e))]
+            mixed = mixed + (1 - lambda1) * torch.stack(both)
         return mixed

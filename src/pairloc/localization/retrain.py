@@ -50,16 +50,20 @@ def retrain(
     energy: EnergySettings,
     *,
     allowed: Tensor | None = None,
+    previous: ClassScores | None = None,
     seed: int = 0,
 ) -> tuple[ClassScores, Curve]:
     """Train the class scores on the bags in the mask `allowed` (N,), by default all.
 
-    Scores without weight in the energy are not trained. Returns the scores and the training curve, which is empty if
-    nothing is trained by gradient descent.
+    With `training.warm_start` gradient descent starts from the `previous` scores, otherwise from scratch. Scores
+    without weight in the energy are not trained. Returns the scores and the training curve, which is empty if nothing
+    is trained by gradient descent.
     """
     bags, training = target.class_bags, settings.training
     torch.manual_seed(seed)
     scores = ClassScores(bags.d, len(target.classes), settings).to(bags.device)
+    if training.warm_start and previous is not None:
+        scores.load_state_dict(previous.state_dict())
     allowed = torch.ones(bags.count, dtype=torch.bool) if allowed is None else allowed.cpu()
     filled = allowed & bags.valid.any(dim=1).cpu()
     held_out = torch.rand(bags.count, generator=torch.Generator().manual_seed(seed)) < training.held_out

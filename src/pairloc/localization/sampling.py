@@ -88,13 +88,17 @@ class Sample:
 def draw(foreground: Tensor, background: Tensor, counts: tuple[int, int], generator: torch.Generator) -> Sample:
     """Draw proposals uniformly from masks (n, B); `counts` are the numbers of foreground and background proposals.
 
-    If a bag has too few foreground proposals, background proposals take their places.
+    A bag with too few foreground proposals repeats them, so that foreground always has the same weight; a bag without
+    any gets background proposals in their places.
     """
     fg, bg = counts
     keys = torch.rand(foreground.shape, generator=generator, device=generator.device).to(foreground.device)
     first, first_drawn = _lowest(keys, foreground, fg)
     second, second_drawn = _lowest(keys, background, fg + bg)
-    spare = fg - first_drawn.sum(dim=1, keepdim=True)
+    available = first_drawn.sum(dim=1, keepdim=True)  # (n, 1)
+    first = first.gather(1, torch.arange(fg, device=first.device) % available.clamp(min=1))
+    first_drawn = (available > 0).expand(-1, fg)
+    spare = torch.where(available > 0, 0, fg)
     rank = torch.arange(second.shape[1], device=second.device)
     second_drawn = second_drawn & (rank < bg + spare)
     is_first = torch.cat([torch.ones_like(first_drawn), torch.zeros_like(second_drawn)], dim=1)

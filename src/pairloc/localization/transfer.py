@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pairloc.bags.tensors import Bags
-from pairloc.boxes import iou
+from pairloc.boxes import Ints, iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.errors import InputError
@@ -19,6 +19,7 @@ from pairloc.localization.sampling import PairDrawer, PositiveBags, Sample, draw
 from pairloc.settings import TransferSettings
 
 BACKGROUND, NEITHER = -1, -2
+_LABELLED_BAGS = 512  # bags that are labelled at a time
 _HELD_OUT_PAIRS = 256  # pairs of bags used to measure the held-out loss
 
 
@@ -45,32 +46,42 @@ def label_proposals(bags: Bags, dataset: Dataset, truth: GroundTruth, settings: 
     Raises an InputError if the annotations lack the image of a bag.
     """
     images = dataset.indices_of(bags.store.dataset.subset(bags.indices))
-    label, overlaps = torch.full((bags.count, bags.size), NEITHER), torch.zeros(bags.count, bags.size)
-    order = np.argsort(truth.image, kind="stable")
-    starts = np.searchsorted(truth.image[order], np.arange(len(dataset) + 1))
-    boxes = bags.boxes.cpu()
     for row, image in enumerate(images):
         if image is None:
             raise InputError(
                 f"{bags.store.path}: the image of bag {row} is not in the annotations; extract the bags again"
             )
-        annotated = order[starts[image] : starts[image + 1]]
-        true_boxes = torch.from_numpy(truth.boxes[annotated]).reshape(1, -1, 4)
-        overlap = iou(boxes[row][None].double(), true_boxes)[0]  # (B, G)
-        ignored = torch.from_numpy(truth.ignored[annotated])
-        counted = overlap.masked_fill(ignored, 0.0)
-        best, nearest = (
-            counted.max(dim=1) if len(annotated) else (torch.zeros(bags.size), torch.zeros(bags.size).long())
+    order = np.argsort(truth.image, kind="stable")
+    starts = np.searchsorted(truth.image[order], np.arange(len(dataset) + 1))
+    annotated = [order[starts[image] : starts[image + 1]] for image in images if image is not None]
+    label, overlap = torch.full((bags.count, bags.size), NEITHER), torch.zeros(bags.count, bags.size)
+    if not len(truth):
+        truth = GroundTruth(  # one box without area, which no proposal overlaps
+            np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 4)), np.zeros(1, np.bool_)
         )
-        crowd = (overlap * ignored).amax(dim=1) if len(annotated) else torch.zeros(bags.size)
-        label[row] = torch.where(
-            (best < settings.background_iou) & (crowd < settings.background_iou), BACKGROUND, NEITHER
-        )
-        overlaps[row] = best
-        hit = best >= settings.foreground_iou
-        if len(annotated):
-            label[row] = torch.where(hit, torch.from_numpy(truth.label[annotated])[nearest], label[row])
-    return Labels(label.masked_fill(~bags.valid.cpu(), NEITHER).to(bags.device), overlaps.to(bags.device))
+    for start in range(0, bags.count, _LABELLED_BAGS):
+        rows = slice(start, min(start + _LABELLED_BAGS, bags.count))
+        label[rows], overlap[rows] = _label_batch(bags.boxes[rows], annotated[rows], truth, settings)
+    return Labels(label.masked_fill(~bags.valid.cpu(), NEITHER).to(bags.device), overlap.to(bags.device))
+
+
+def _label_batch(
+    boxes: Tensor, annotated: list[Ints], truth: GroundTruth, settings: TransferSettings
+) -> tuple[Tensor, Tensor]:
+    """Label the proposals (n, B, 4) of n bags, given the indices of the annotated boxes of each: (n, B), (n, B)."""
+    most = max(1, *(len(indices) for indices in annotated))  # G
+    index = torch.full((len(annotated), most), -1)
+    for row, indices in enumerate(annotated):
+        index[row, : len(indices)] = torch.from_numpy(indices)
+    exists = index >= 0  # (n, G)
+    true_boxes, ignored = torch.from_numpy(truth.boxes)[index], torch.from_numpy(truth.ignored)[index] & exists
+    overlap = iou(boxes.double(), true_boxes.to(boxes.device)).cpu() * exists[:, None]  # (n, B, G)
+    best, nearest = overlap.masked_fill(ignored[:, None], 0.0).max(dim=2)
+    crowd = (overlap * ignored[:, None]).amax(dim=2)
+    background = (best < settings.background_iou) & (crowd < settings.background_iou)
+    shown = torch.from_numpy(truth.label)[index].gather(1, nearest)
+    foreground = (best >= settings.foreground_iou) & exists.any(dim=1, keepdim=True)
+    return torch.where(foreground, shown, torch.where(background, BACKGROUND, NEITHER)), best
 
 
 def _drawer(label: Tensor, bags: Tensor, same_class: float, seed: int) -> PairDrawer:

@@ -17,7 +17,7 @@ from pairloc.migration import moved_key
 from pairloc.settings import RunSettings, Settings
 
 _FOLDER = Path(__file__).parent
-PRESETS = ("default", "paper", "demo")
+PRESETS = ("default", "paper", "paper-ilsvrc", "demo")
 _SEEDED_SECTIONS = ("proposer", "transfer", "localization", "fine_tune", "mi_svm")
 _PACKAGED_WEIGHTS = "coco63"  # names packaged weights; any other value is a folder
 _PATH_KEYS = ("source", "source_images", "target", "target_images", "truth")
@@ -40,6 +40,10 @@ def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
     if isinstance(data, dict):
         paths = {key: value for key, value in data.items() if key in _PATH_KEYS and isinstance(value, str)}
         settings["data"] = data | {key: str((path.parent / value).resolve()) for key, value in paths.items()}
+    proposer = settings.get("proposer")
+    if isinstance(proposer, dict) and isinstance(proposer.get("backbone_weights"), str):
+        file = (path.parent / proposer["backbone_weights"]).resolve()
+        settings["proposer"] = proposer | {"backbone_weights": str(file)}
     weights = settings.get("weights")
     if isinstance(weights, str) and weights != _PACKAGED_WEIGHTS:
         settings["weights"] = str((path.parent / weights).resolve())
@@ -50,7 +54,8 @@ def preset(name: object) -> dict[str, Any]:
     """Return the content of a preset."""
     if not isinstance(name, str) or name not in PRESETS:
         raise InputError(f"there is no preset {shown(name)}; known are {', '.join(PRESETS)}")
-    return read_toml(_FOLDER / f"{name}.toml")
+    content = read_toml(_FOLDER / f"{name}.toml")
+    return merged(preset(content.pop("preset")), content) if "preset" in content else content
 
 
 def demo_settings(seed: int = 0, *, fast: bool = False) -> RunSettings:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pairloc.bags.features import check_class_features
-from pairloc.detector.backbones import check_backbone
+from pairloc.detector.backbones import check_pretrained
 from pairloc.detector.model import SETTINGS as PROPOSER_SETTINGS
 from pairloc.detector.model import WEIGHTS as PROPOSER
 from pairloc.errors import InputError
@@ -21,6 +21,7 @@ from pairloc.localization.functions import WEIGHTS as TRANSFER
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.runs import stages
 from pairloc.runs.stage import Stage
+from pairloc.runs.stages import AGNOSTIC
 from pairloc.scores import PAIR_FUNCTIONS
 from pairloc.settings import LocalizationSettings, RunSettings, Settings, TransferSettings
 
@@ -41,16 +42,22 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         method_inputs: tuple[str, ...] = ("bags",)
     else:
         transfer, learned = _key(settings.transfer), []
+        proposers = ("data", "proposer", *((AGNOSTIC,) if settings.extract.agnostic_boxes else ()))
         planned = [
             prepared,
             Stage("proposer", stages.train_proposer, (), [_key(settings.proposer), source], results=(PROPOSER,)),
-            Stage(
-                "bags", stages.extract_bags, ("data", "proposer"), [_key(settings.extract), settings.transfer.images]
+            *(
+                [Stage(AGNOSTIC, stages.train_agnostic, (), [_key(settings.proposer), source], results=(PROPOSER,))]
+                if settings.extract.agnostic_boxes
+                else []
             ),
+            Stage("bags", stages.extract_bags, proposers, [_key(settings.extract), settings.transfer.images]),
             Stage("transfer", stages.learn_scores, ("bags",), transfer, results=(TRANSFER,)),
-            Stage("calibration", stages.calibrate_confidence, ("bags",), [transfer, localization]),
         ]
-        method_inputs = ("bags", "transfer", "calibration")
+        method_inputs = ("bags", "transfer")
+        if settings.calibrate:
+            planned.append(Stage("calibration", stages.calibrate_confidence, ("bags",), [transfer, localization]))
+            method_inputs = ("bags", "transfer", "calibration")
     for method in settings.methods:
         if method == FINE_TUNED:
             key = _key(settings.fine_tune)
@@ -73,9 +80,9 @@ def check_names(settings: RunSettings) -> None:
     check_learning(settings.transfer, settings.localization)
     for key in ("source_format", "target_format"):
         _check_name(f"data.{key}", getattr(settings.data, key), {"auto": "", **FORMATS})
-    check_class_features(settings.extract.class_features)
+    check_class_features(settings.extract.class_features, download=settings.extract.download)
     if settings.weights is None:
-        check_backbone(settings.proposer.backbone)
+        check_pretrained(settings.proposer)
 
 
 def check_learning(transfer: TransferSettings, localization: LocalizationSettings) -> None:

@@ -36,9 +36,11 @@ if TYPE_CHECKING:
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
 RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
 PUBLISHED = (BOXES, INSTANCES, PAGE, SKIPPED)
+AGNOSTIC = "agnostic-proposer"  # the proposer of boxes where another one gives the features
 TITLES = {
     "data": "reading the data",
     "proposer": "training the proposer",
+    AGNOSTIC: "training the class-agnostic proposer",
     "bags": "finding candidate boxes in every image",
     "transfer": "learning the transfer scores",
     "calibration": "calibrating the confidence",
@@ -90,6 +92,13 @@ def train_proposer(run: "Run", folder: Path) -> None:
         train(*run.source, run.settings.proposer, folder, device=run.device, log=run.log, writer=writer)
 
 
+def train_agnostic(run: "Run", folder: Path) -> None:
+    """Train the proposer that gives the boxes when features come from another: with a single class, object."""
+    settings = run.settings.proposer.model_copy(update={"class_agnostic": True})
+    with tensorboard(folder) as writer:
+        train(*run.source, settings, folder, device=run.device, log=run.log, writer=writer)
+
+
 def extract_bags(run: "Run", folder: Path) -> None:
     """Extract the bags of the target, and of the source if the run has one."""
     parts = {"target": run.target}
@@ -98,8 +107,12 @@ def extract_bags(run: "Run", folder: Path) -> None:
         parts = {"source": run.source[0].subset(chosen), "target": run.target}
     for name, part in parts.items():
         kind = "tagged" if name == "target" else "source"
-        proposer, progress = run.model_folder / "proposer", partial(track, what=f"batches of {kind} images")
-        extract(part, proposer, folder / name, run.settings.extract, device=run.device, track=progress)
+        features, progress = run.model_folder / "proposer", partial(track, what=f"batches of {kind} images")
+        settings = run.settings.extract
+        boxes = run.model_folder / AGNOSTIC if settings.agnostic_boxes else features
+        if name == "source" and not settings.source_class_features:
+            settings = settings.model_copy(update={"class_features": "none"})
+        extract(part, boxes, folder / name, settings, features_folder=features, device=run.device, track=progress)
 
 
 def learn_scores(run: "Run", folder: Path) -> None:
