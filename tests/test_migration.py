@@ -152,7 +152,7 @@ def test_settings_of_an_old_run_keep_their_meaning() -> None:
     assert localization.pairs.kind == "cosine"
     assert localization.training.model_dump() == {
         "steps": 300, "pairs": 16, "optimizer": "sgd", "lr": 0.01, "foreground": 2, "background": 8, "held_out": 0.2,
-        "foreground_iou": 0.7, "negatives": 0.4,
+        "foreground_iou": 0.7, "negatives": 0.4, "warm_start": False,
     }  # fmt: skip
     assert localization.boxes.voting_iou == 0.3
     assert (localization.rounds, localization.folds, localization.safeguard, localization.seed) == (5, 3, False, 4)

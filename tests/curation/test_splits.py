@@ -166,7 +166,7 @@ def test_ilsvrc100_is_alphabetical_and_adds_training_images() -> None:
         assert boxes >= 3, name
     assert sum("ant" in files[id] for id in used) == 3
     assert split.test is not None
-    assert ids(split.test) == [3]
+    assert ids(split.test) == [3, 4]  # val2 whole, with or without a target class
     repeated = split_ilsvrc100(ilsvrc(val, train), np.random.default_rng(0), val1={"0", "1"}, boxes_per_class=3)
     assert ids(repeated.target) == ids(split.target)
 

@@ -35,7 +35,7 @@ def test_the_packaged_proposer_of_an_earlier_version_is_loaded() -> None:
     folder = Path(pairloc.__file__).parent / "weights" / "coco63" / "proposer"
     loaded = Proposer.load(folder)
     assert "schedule" in json.loads((folder / SETTINGS).read_text())["settings"]
-    assert loaded.settings == ProposerSettings(crop=0.6, batch=64, held_out=0.25, workers=12)
+    assert loaded.settings == ProposerSettings(anchor=24, crop=0.6, batch=64, held_out=0.25, workers=12)
     assert len(loaded.classes) == 63
     assert all(tensor.isfinite().all() for tensor in loaded.model.state_dict().values())
 

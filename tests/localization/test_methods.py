@@ -20,7 +20,7 @@ Planted = tuple[Target, np.ndarray, TransferScores]
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_finds_planted_objects(planted: Planted, method: str) -> None:
     target, shown, transfer = planted
-    outcome = recipe(method, target, transfer, plain_settings())
+    outcome = recipe(method, target, transfer, plain_settings(training={"steps": 120}))
     chance = 1 / target.bags.size
     minimum = 3 * chance if method != "mi-svm" else chance
     assert found_fraction(target, shown, outcome.state.selection) > minimum

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pairloc.bags.features import check_class_features
-from pairloc.detector.backbones import check_pretrained
+from pairloc.detector.backbones import check_backbone
 from pairloc.detector.model import SETTINGS as PROPOSER_SETTINGS
 from pairloc.detector.model import WEIGHTS as PROPOSER
 from pairloc.errors import InputError
@@ -80,9 +80,9 @@ def check_names(settings: RunSettings) -> None:
     check_learning(settings.transfer, settings.localization)
     for key in ("source_format", "target_format"):
         _check_name(f"data.{key}", getattr(settings.data, key), {"auto": "", **FORMATS})
-    check_class_features(settings.extract.class_features, download=settings.extract.download)
+    check_class_features(settings.extract.class_features)
     if settings.weights is None:
-        check_pretrained(settings.proposer)
+        check_backbone(settings.proposer.backbone)
 
 
 def check_learning(transfer: TransferSettings, localization: LocalizationSettings) -> None:

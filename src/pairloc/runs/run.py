@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from pairloc.bags.features import check_class_features
 from pairloc.bags.store import BagStore
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.detector.backbones import check_pretrained
 from pairloc.errors import InputError
 from pairloc.evaluation.table import Evaluation
 from pairloc.executors import Executor, executor
@@ -58,6 +60,9 @@ class Run:
 
     def _check_inputs(self) -> None:
         """Raise an InputError if an input is missing, or an input and the output folder overlap."""
+        check_class_features(self.settings.extract.class_features, download=self.settings.extract.download)
+        if self.weights is None:
+            check_pretrained(self.settings.proposer)
         data, out = self.settings.data, self.folder.resolve()
         annotations = (data.source, data.target, data.truth)
         for file in (*annotations, data.source_images, data.target_images, self.weights):
