@@ -312,9 +312,7 @@ def recipe(
     session = Session(target, learned, Serial(), silent, checkpoint)
     if method != "mi-svm":
         return METHODS[method].recipe(session, settings)
-    svm_settings = MiSvmSettings(
-        rounds=settings.rounds, folds=settings.folds, features=settings.features, max_area=settings.unary.max_area
-    )
+    svm_settings = MiSvmSettings(rounds=settings.rounds, folds=settings.folds, features=settings.features)
     return METHODS[method].recipe(session, svm_settings)
 
 

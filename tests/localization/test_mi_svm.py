@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import plain, plain_transfer, planted_store, planted_truth
+from pairloc.boxes import iou
 from pairloc.localization.baselines.mi_svm import fit_svm
 from pairloc.localization.engine import learn_source, localize_target
 from pairloc.localization.methods import METHODS
@@ -49,3 +50,16 @@ def test_an_svm_separates_separable_data() -> None:
     weight, bias = fit_svm(positive, negative)
     assert ((positive @ weight + bias) > 0).double().mean() > 0.95
     assert ((negative @ weight + bias) < 0).double().mean() > 0.95
+
+
+def test_it_starts_from_the_proposal_nearest_to_the_whole_image(tmp_path: Path) -> None:
+    store, shown = planted_store(tmp_path / "s", bags=12)
+    learned = learn_source(store, planted_truth(store, shown), plain_transfer(steps=5))
+    settings = MiSvmSettings(rounds=0, features=plain("class"))
+    found = localize_target(store, store.dataset, learned, settings, method="mi-svm").boxes
+    for bag, box in zip(found.image.tolist(), found.boxes, strict=True):
+        proposals = store.bag(bag).boxes.astype(np.float64)
+        width, height = store.bag(bag).size
+        corner = [width, height] if width else proposals[:, 2:].max(axis=0).tolist()
+        overlap = iou(np.array([[0.0, 0.0, *corner]]), proposals)[0]
+        assert overlap.max() == pytest.approx(float(iou(np.array([[0.0, 0.0, *corner]]), box[None])[0, 0]), rel=1e-5)

@@ -4,11 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from helpers import plain_settings, planted_target
-from pairloc.localization.functions import TransferScores
-from pairloc.localization.retrain import retrain
+from pairloc.boxes import iou
+from pairloc.localization.functions import ClassScores, TransferScores
+from pairloc.localization.losses import cross_entropy
+from pairloc.localization.retrain import Positives, pair_loss, retrain
+from pairloc.localization.sampling import PairDrawer
 from pairloc.localization.target import Selection, Target, fold_of_bags
 
 Planted = tuple[Target, np.ndarray, TransferScores]
@@ -92,3 +96,35 @@ def test_a_class_without_possible_pairs_is_skipped(tmp_path: Path) -> None:
     scores, curve = retrain(one, true_selection(one, shown), settings, settings.energy)
     assert len(curve) > 0
     assert all(torch.isfinite(tensor).all() for tensor in scores.state_dict().values())
+
+
+@torch.no_grad()
+def test_sampled_loss_is_the_exact_loss_on_average(tmp_path: Path) -> None:
+    """Foreground weighs foreground / (foreground + background) in both, however many proposals of a bag are foreground.
+
+    The slow reading: the mean over positive bags, plus the mean over negative bags with the weight of their draws.
+    """
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=24, proposals=14, d=8)
+    settings = plain_settings(energy={"alpha": 0.0}, training={"held_out": 0.0, "negatives": 0.4})
+    training, bags = settings.training, target.class_bags
+    torch.manual_seed(0)
+    scores = ClassScores(bags.d, 2, settings)
+    scores.unary.linear.weight.normal_()
+    everyone = torch.ones(bags.count, dtype=torch.bool)
+    positives = Positives.of(target, true_selection(target, shown), everyone)
+    expected = 0.0
+    for entry in range(len(positives)):
+        bag, label = int(positives.entries.bag[entry]), int(positives.entries.label[entry])
+        unary = scores.unary.of_class(bags.features(torch.tensor([bag])), label)[0]
+        foreground = iou(positives.box[entry][None], bags.boxes[bag])[0] >= training.foreground_iou
+        losses = cross_entropy(unary, foreground.float())
+        expected += float(0.3 * losses[foreground].mean() + 0.7 * losses[~foreground].mean()) / len(positives)
+    for label in range(2):
+        for bag in torch.nonzero(~target.tagged[:, label])[:, 0].tolist():
+            unary = scores.unary.of_class(bags.features(torch.tensor([bag])), label)[0]
+            weight = training.negatives / (2 - training.negatives) / float((~target.tagged[:, label]).sum()) / 2
+            expected += weight * float(cross_entropy(unary, torch.zeros_like(unary)).mean())
+    drawer = PairDrawer(positives.entries, torch.arange(bags.count), target.tagged, 1 - training.negatives, 0)
+    drawn = [float(pair_loss(scores, bags, positives, drawer, 400, settings, settings.energy)) for _ in range(40)]
+    average = sum(drawn) / len(drawn) * 2 / (2 - training.negatives)  # a pair has two bags
+    assert average == pytest.approx(expected, rel=0.02)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from helpers import results
+from pairloc.detector.model import Proposer
 from pairloc.errors import InputError
 from pairloc.evaluation.table import Evaluation
 from pairloc.formats.reading import read_boxes
+from pairloc.io import sha256
 from pairloc.platform import locked
 from pairloc.presets import read_config
 from pairloc.runs.localize import localize, localize_settings
@@ -287,3 +289,18 @@ def test_two_processes_give_the_same_results_as_one(config: Path, finished_run: 
         assert broken(folder) == []
     assert (tmp_path / "1" / "full" / "boxes.json").read_bytes() != (finished_run / "full" / "boxes.json").read_bytes()
     assert results(tmp_path / "2") == results(tmp_path / "1")
+
+
+def test_boxes_can_come_from_a_class_agnostic_proposer(config: Path, tmp_path: Path) -> None:
+    """The paper's ILSVRC set-up: boxes of one proposer, features of another, trained on the classes."""
+    changes = ["extract.agnostic_boxes=true", "extract.proposals=30", 'methods=["warm-up"]', "calibrate=false"]
+    run = Run(tmp_path / "run", read_config(config, changes), log=lambda line: None)
+    assert [name for name, _ in run.plan()][1:4] == ["proposer", "agnostic-proposer", "bags"]
+    assert "calibration" not in run.stages
+    run.run()
+    assert Proposer.load(run.folder / "agnostic-proposer").settings.class_agnostic
+    assert not Proposer.load(run.folder / "proposer").settings.class_agnostic
+    plan = json.loads((run.folder / "bags" / "target" / "plan.json").read_text())
+    text = json.dumps(plan)
+    assert sha256(run.folder / "agnostic-proposer" / "proposer.safetensors") in text
+    assert sha256(run.folder / "proposer" / "proposer.safetensors") in text

@@ -103,7 +103,7 @@ def localize(
     print(f"{len(finished.target)} images in {time.perf_counter() - start:.0f} s")
     print(f"boxes: {out / 'boxes.json'}")
     if fine_tune:
-        print(f"all objects of every tag: {out / 'instances.json'}")
+        print(f"further boxes of every tag: {out / 'instances.json'}")
     print(f"report: {out / 'report.html'}")
 
 

@@ -10,7 +10,7 @@ from torchvision.models.detection.image_list import ImageList
 from pairloc.detector.batched import kept_by_nms, padded
 
 Size = tuple[int, int]  # height, width
-_REGIONS = 3  # region proposals per box that is kept: NMS drops most of them
+_MIN_REGIONS = 300  # region proposals per image, or three per box that is wanted: NMS drops most of them
 
 
 class ImageFeatures:
@@ -63,7 +63,7 @@ def propose(model: FasterRCNN, images: list[Tensor], count: int, overlap: float)
 
 def best_boxes(seen: ImageFeatures, count: int, overlap: float) -> list[Tensor]:
     """The same as `propose`, given the feature maps of the images."""
-    regions = seen.regions(_REGIONS * count)
+    regions = seen.regions(max(_MIN_REGIONS, 3 * count))
     logits, deltas = seen.model.roi_heads.box_predictor(seen.pooled(regions))
     decoded = seen.model.roi_heads.box_coder.decode(deltas.float(), regions)  # (n, classes + 1, 4)
     label = logits[:, 1:].argmax(dim=1) + 1

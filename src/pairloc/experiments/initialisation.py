@@ -2,19 +2,18 @@
 
 import csv
 import io
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pairloc.bags.store import BagStore
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.evaluation.corloc import corloc, localized
+from pairloc.inference.class_icm import Step
 from pairloc.inference.class_problem import ClassProblem
 from pairloc.io import write_bytes, write_text
 from pairloc.localization.class_view import ClassView
@@ -65,19 +64,18 @@ def study_init(
     ]
     points = []
     for start in STARTS:
-        selection: list[Tensor] = [torch.zeros(0, dtype=torch.int64) for _ in target.positives]
-        seconds = 0.0
+        histories = [
+            () if problem is None else _solve(problem, start, target, label, settings, epochs)
+            for label, problem in enumerate(problems)
+        ]
         for epoch in range(epochs + 1):
-            energy, before = 0.0, time.perf_counter()
-            for label, problem in enumerate(problems):
-                if problem is not None:
-                    state = selection[label] if epoch else None
-                    selection[label], class_energy = _step(problem, start, state, target, label, settings)
-                    energy += class_energy
-            seconds += time.perf_counter() - before
-            chosen = tuple(selection)
-            boxes = tuple(target.selected_boxes(chosen, label) for label in range(len(target.classes)))
-            confidence = tuple(torch.ones(len(entry), dtype=torch.float64) for entry in chosen)
+            steps = [history[min(epoch, len(history) - 1)] if history else None for history in histories]
+            empty = torch.zeros(0, dtype=torch.int64)
+            selection = tuple(empty if step is None else step.selection for step in steps)
+            seconds = sum(step.seconds for step in steps if step is not None)
+            energy = sum(step.energy for step in steps if step is not None)
+            boxes = tuple(target.selected_boxes(selection, label) for label in range(len(target.classes)))
+            confidence = tuple(torch.ones(len(entry), dtype=torch.float64) for entry in selection)
             result = localized(dataset, scored_boxes(target.positives, boxes, confidence), truth)
             corlocs = [corloc(result, threshold, draws=1).mean for threshold in (0.5, 0.7)]
             points.append(Point(start, epoch, seconds, energy, *corlocs))
@@ -85,27 +83,22 @@ def study_init(
     return points
 
 
-def _step(
-    problem: ClassProblem, start: str, state: Tensor | None, target: Target, label: int, settings: LocalizationSettings
-) -> tuple[Tensor, float]:
-    """Make the start, or one epoch of ICM from a state; return the selection and energy of a class."""
-    options: dict[str, Any] = {"seed": settings.seed + label, "iterations": settings.solver.iterations}
-    if state is not None:
-        solution = problem.solve(state, epochs=1, **options)
-    elif start.startswith("K="):
-        solution = problem.solve(k=int(start[2:]), epochs=0, **options)
-    elif start == "whole image":
-        solution = problem.solve(_largest(target, label, problem.unary), epochs=0, **options)
-    else:
-        solution = problem.solve({"objectness": "unary"}.get(start, start), epochs=0, **options)
-    return solution.selection.cpu(), solution.energy
+def _solve(
+    problem: ClassProblem, start: str, target: Target, label: int, settings: LocalizationSettings, epochs: int
+) -> tuple[Step, ...]:
+    """Make the start of a class and run ICM from it; return the state after every epoch, which stays once it converges.
 
-
-def _largest(target: Target, label: int, unary: Tensor) -> Tensor:
-    """Select the largest allowed proposal of every bag (M,): the whole image, if it is one."""
-    boxes = target.boxes(label)
-    area = (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1)
-    return area.masked_fill(unary == -torch.inf, -1).argmax(dim=1)
+    The times are those of the solver alone: nothing is measured in between.
+    """
+    options: dict[str, Any] = {
+        "seed": settings.seed + label, "iterations": settings.solver.iterations, "epochs": epochs,
+    }  # fmt: skip
+    if start.startswith("K="):
+        return problem.solve(k=int(start[2:]), **options).history
+    if start == "whole image":
+        overlap = target.frame_overlap(target.positives[label]).masked_fill(problem.unary == -torch.inf, -1)
+        return problem.solve(overlap.argmax(dim=1), **options).history
+    return problem.solve({"objectness": "unary"}.get(start, start), **options).history
 
 
 def write_study(points: list[Point], folder: Path) -> None:

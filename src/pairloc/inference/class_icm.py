@@ -28,6 +28,7 @@ class Step:
     changed: int  # number of bags whose proposal changed
     pair_scores: int  # ordered pair scores computed in this epoch
     seconds: float  # since the start
+    selection: Tensor  # (M,) on the CPU
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def class_icm(problem: "ClassProblem", start: Tensor, epochs: int, speculation: 
         pairs = sums.gather(1, selection[:, None]).sum() / 2  # the sums count every pair from both of its bags
         energy = float(-unary.gather(1, selection[:, None]).sum() - weight * pairs)
         computed, problem.computed = problem.computed, 0
-        return Step(epoch, energy, changed, computed, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return Step(epoch, energy, changed, computed, seconds, selection.cpu().clone())
 
     history = [step(0, 0)]
     converged = False

@@ -68,17 +68,20 @@ class Objective:
         if total <= 0:
             empty = (torch.zeros(0, dtype=torch.int64),) * 2
             return PairSample(empty, empty, 0.0)
-        left = self._draw_proposals(first, generator)
-        right = self._draw_proposals(second, generator)
+        left, right = self._proposals(first), self._proposals(second)
+        if total <= _PAIRS:  # few enough to measure exactly
+            i, j = torch.cartesian_prod(torch.arange(len(left[0])), torch.arange(len(right[0]))).unbind(dim=1)
+        else:
+            i, j = (torch.randint(len(end[0]), (_PAIRS,), generator=generator) for end in (left, right))
+        left, right = (left[0][i], left[1][i]), (right[0][j], right[1][j])
         different = left[0] != right[0]  # leaving out pairs within a bag keeps the draw uniform over the others
         left, right = ((bags[different], proposals[different]) for bags, proposals in (left, right))
         return PairSample(left, right, total * (1 if same else 2))  # a positive and a negative bag, in both orders
 
-    def _draw_proposals(self, bags: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw proposals uniformly from all proposals of some bags: their bags and indices."""
-        owner, proposal = torch.nonzero(self.target.bags.valid.cpu()[bags], as_tuple=True)
-        drawn = torch.randint(len(owner), (_PAIRS,), generator=generator)
-        return bags[owner[drawn]], proposal[drawn]
+    def _proposals(self, bags: Tensor) -> tuple[Tensor, Tensor]:
+        """List all proposals of some bags: the bag (n,) and the index (n,) of each."""
+        row, proposal = torch.nonzero(self.target.bags.valid.cpu()[bags], as_tuple=True)
+        return bags[row], proposal
 
     @torch.no_grad()
     def without_selection(self, label: int, transfer: TransferScores, class_scores: ClassScores | None) -> float:

@@ -84,10 +84,10 @@ def retrain(
         positives, drawer = drawer_of("train", seed)
 
         def loss() -> Tensor:
-            return _loss(scores, bags, positives, drawer, training.pairs, settings, energy)
+            return pair_loss(scores, bags, positives, drawer, training.pairs, settings, energy)
 
         def held_out_loss() -> Tensor:
-            return _loss(scores, bags, *drawer_of("held out", seed + 1), _HELD_OUT_PAIRS, settings, energy)
+            return pair_loss(scores, bags, *drawer_of("held out", seed + 1), _HELD_OUT_PAIRS, settings, energy)
 
         validation = held_out_loss if len(splits["held out"][0]) >= 8 else None
         steps = min(training.steps, max(_MIN_STEPS, 2 * sum(map(len, target.positives))))
@@ -149,7 +149,7 @@ def _uniform(mask: Tensor) -> Tensor:
     return mask / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def _loss(
+def pair_loss(
     scores: ClassScores,
     bags: Bags,
     positives: Positives,

@@ -9,7 +9,7 @@ from pairloc.settings.learning import FeatureSettings
 class MiSvmSettings(Settings):
     """The baseline `mi-svm`: multiple instance learning with linear support vector machines (Uijlings et al.)."""
 
-    rounds: int = Field(default=1, ge=0, le=100, description="Maximum number of rounds of training and selection.")
+    rounds: int = Field(default=10, ge=0, le=100, description="Maximum number of rounds of training and selection.")
     folds: int = Field(
         default=4,
         ge=1,
@@ -19,6 +19,5 @@ class MiSvmSettings(Settings):
     objectness_weight: Fraction = Field(
         default=0.5, description="Weight of the proposer's objectness; the rest is the weight of the SVM."
     )
-    max_area: float = Field(default=0.9, gt=0, le=1, description="Maximum fraction of the image that a box may cover.")
     features: FeatureSettings = FeatureSettings()
     seed: Seed = 0

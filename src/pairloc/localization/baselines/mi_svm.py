@@ -1,8 +1,8 @@
 """MI-SVM, the baseline the paper calls Uijlings et al.: multiple instance learning with linear support vector machines.
 
-Two steps alternate. For every class, an SVM is trained on its selected proposals against proposals of bags without the
-tag, with hard-negative mining. Then the proposal with the highest weighted mean of class probability and objectness is
-selected in every held-out bag.
+The first selection is the proposal nearest to the whole image. Then two steps alternate. For every class, an SVM is
+trained on its selected proposals against proposals of bags without the tag, with hard-negative mining. Then the
+proposal with the highest weighted mean of class probability and objectness is selected in every held-out bag.
 """
 
 import torch
@@ -23,7 +23,7 @@ def mi_svm(target: Target, settings: MiSvmSettings, log: Log = silent) -> Outcom
     """Select by MI-SVM; the confidence of a box is its score, and boxes are not refined."""
     objectness = torch.sigmoid(target.class_bags.objectness)
     fold = fold_of_bags(target, settings.folds, settings.seed)
-    scores = [_masked(objectness[bags.to(objectness.device)], target, bags, settings) for bags in target.positives]
+    scores = [target.frame_overlap(bags) for bags in target.positives]
     selection = [_best(class_scores) for class_scores in scores]
     for number in range(1, settings.rounds + 1):
         changed = 0
@@ -39,7 +39,8 @@ def mi_svm(target: Target, settings: MiSvmSettings, log: Log = silent) -> Outcom
                 probability = torch.sigmoid(target.class_bags.features(bags[tested]) @ weight + bias)
                 object_score = objectness[bags[tested].to(probability.device)]
                 mixed = (1 - settings.objectness_weight) * probability + settings.objectness_weight * object_score
-                scores[label][tested.to(mixed.device)] = _masked(mixed, target, bags[tested], settings)
+                valid = target.class_bags.valid[bags[tested].to(mixed.device)]
+                scores[label][tested.to(mixed.device)] = mixed.masked_fill(~valid, -torch.inf)
             selection[label] = _best(scores[label])
             changed += int((selection[label] != before).sum())
         log(f"round {number}: {changed} boxes changed")
@@ -113,8 +114,3 @@ def fit_svm(positive: Tensor, negative: Tensor, cost: float = _COST) -> tuple[Te
     optimizer.step(closure)
     fitted = parameters.detach().to(positive.dtype)
     return fitted[:-1], fitted[-1]
-
-
-def _masked(scores: Tensor, target: Target, bags: Tensor, settings: MiSvmSettings) -> Tensor:
-    """Set scores (M, B) of bags (M,) to minus infinity for proposals that may not be selected."""
-    return scores.masked_fill(~target.selectable(bags, settings.max_area), -torch.inf)
