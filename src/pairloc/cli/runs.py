@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -184,6 +185,60 @@ def study_init(
     )  # fmt: skip
     write_study(points, out)
     print(f"wrote {out}")
+
+
+class TableFormat(StrEnum):
+    """How the table is printed."""
+
+    text = "text"
+    markdown = "markdown"
+    latex = "latex"
+    json = "json"
+
+
+@study_app.command("table")
+def study_table(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run with ground truth.")],
+    form: Annotated[TableFormat, typer.Option("--as", help="How to print the table.")] = TableFormat.text,
+    detections: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--detections",
+            help="METHOD=FILE: what `detect evaluate --out` wrote for a detector trained on the boxes of a method, or "
+            "supervised=FILE. May be repeated.",
+        ),
+    ] = None,
+    test: Annotated[Path | None, typer.Option("--test", help="Ground truth of the detections.")] = None,
+) -> None:
+    """Print the paper's main table: CorLoc of every method, times, and mAP@0.5 of detectors trained on the boxes."""
+    import json
+
+    from pairloc.errors import InputError
+    from pairloc.evaluation.average_precision import average_precision
+    from pairloc.evaluation.table import read_found
+    from pairloc.experiments.paper_table import as_json, as_latex, as_markdown, as_text, paper_table
+    from pairloc.formats.reading import read_annotated
+    from pairloc.runs.run import open_run
+    from pairloc.runs.runner import require_done
+
+    run = open_run(folder)
+    require_done(run, {"evaluation"})
+    if detections and test is None:
+        raise InputError("--detections needs --test, the ground truth of the images that were detected in")
+    map50 = {}
+    for entry in detections or ():
+        method, separator, file = entry.partition("=")
+        if not separator or not Path(file).is_file():
+            raise InputError(f"--detections: {entry!r} is not METHOD=FILE with a file that exists")
+        assert test is not None
+        dataset, truth = read_annotated(test)
+        map50[method] = average_precision(dataset, truth, read_found(Path(file), dataset)[0]).ap50
+    rows = paper_table(run.folder, run.evaluation, map50)
+    if form is TableFormat.json:
+        print(json.dumps(as_json(rows), indent=1))
+    else:
+        formats = {TableFormat.text: as_text, TableFormat.markdown: as_markdown, TableFormat.latex: as_latex}
+        print(formats[form](rows))
 
 
 def tune(
