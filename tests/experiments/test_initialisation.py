@@ -4,13 +4,14 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image as Pil
 
 from helpers import plain_settings, planted_scores, planted_store, planted_target, planted_truth
 from pairloc.bags.tensors import Bags
 from pairloc.boxes import iou
-from pairloc.experiments.initialisation import STARTS, study_init, write_study
+from pairloc.experiments.initialisation import STARTS, InitialisationStudy, write_study
 from pairloc.localization.learned import Learned
 from runs.calling import call
 
@@ -23,7 +24,7 @@ def test_every_start_is_measured_and_icm_never_raises_the_energy(tmp_path: Path)
     store = target.bags.store
     _, truth = planted_truth(store, shown)
     lines: list[str] = []
-    points = study_init(store, store.dataset, truth, learned, SETTINGS, epochs=2, log=lines.append)
+    points = InitialisationStudy(store, store.dataset, truth, learned, SETTINGS, log=lines.append).starts(epochs=2)
     assert len(lines) == len(points)
     assert [(point.start, point.epoch) for point in points] == [(start, e) for start in STARTS for e in range(3)]
     for start in STARTS:
@@ -49,9 +50,9 @@ def test_a_subset_of_the_bags_is_measured_on_its_images(tmp_path: Path) -> None:
     new_index = np.full(16, -1)
     new_index[subset] = np.arange(6)
     subset_truth = truth.relabelled(new_index, np.arange(2))
-    points = study_init(
-        store, dataset.subset(subset), subset_truth, Learned(transfer), SETTINGS, indices=subset, epochs=1
-    )
+    points = InitialisationStudy(
+        store, dataset.subset(subset), subset_truth, Learned(transfer), SETTINGS, indices=subset
+    ).starts(epochs=1)
     bags = Bags(store, SETTINGS.features, indices=subset)
     features = bags.features(torch.arange(6))
     best = transfer.unary.of_class(features).masked_fill(~bags.valid, -torch.inf).argmax(dim=1)
@@ -63,8 +64,26 @@ def test_a_subset_of_the_bags_is_measured_on_its_images(tmp_path: Path) -> None:
     assert max(point.corloc50 for point in points) > 0
 
 
+def test_other_algorithms_are_measured_on_the_classes_that_are_small_enough(tmp_path: Path) -> None:
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=15)  # classes of 8 and 7 bags
+    store = target.bags.store
+    _, truth = planted_truth(store, shown)
+    study = InitialisationStudy(store, store.dataset, truth, Learned(planted_scores(target, shown)), SETTINGS)
+    assert study.full_graph(most=6) == []
+    for most, bags in ((7, 7), (8, 15)):
+        points = study.full_graph(most, epochs=3)
+        assert {point.start for point in points} == {"ICM", "block ICM", "mean field"}
+        start = next(point for point in points if point.start == "ICM" and point.epoch == 0)
+        block_start = next(point for point in points if point.start == "block ICM" and point.epoch == 0)
+        assert block_start.energy == pytest.approx(start.energy, rel=1e-5)
+        problems = [problem for problem in study.problems if problem is not None and len(problem) <= most]
+        assert sum(map(len, problems)) == bags
+        assert points[-1].energy >= min(point.energy for point in points)
+
+
 def test_the_command_line_studies_a_run(finished_run: Path, tmp_path: Path) -> None:
-    done = call("study", "init", finished_run, "--out", tmp_path / "study", "--images", 6)
+    done = call("study", "init", finished_run, "--out", tmp_path / "study", "--images", 6, "--full-graph", 10)
+    assert (tmp_path / "study" / "full-graph.csv").is_file()
     assert done.status == 0, done.text
     with (tmp_path / "study" / "init.csv").open() as stream:
         assert {row["start"] for row in csv.DictReader(stream)} == set(STARTS)

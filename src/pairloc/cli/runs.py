@@ -166,10 +166,18 @@ def study_init(
     images: Annotated[
         int | None, typer.Option("--images", min=2, help="Number of target images to sample; all by default.")
     ] = None,
+    full_graph: Annotated[
+        int,
+        typer.Option(
+            "--full-graph",
+            min=0,
+            help="Also compare ICM with block ICM and mean field, for classes of at most this many images; 0 does not.",
+        ),
+    ] = 0,
     device: Device = "auto",
 ) -> None:
     """Compare initialisations of ICM: random, objectness, whole image, and mini-problems of 2, 4, 8 and 64 bags."""
-    from pairloc.experiments.initialisation import study_init, write_study
+    from pairloc.experiments.initialisation import InitialisationStudy, write_points, write_study
     from pairloc.io import claim_folder
     from pairloc.platform import choose_device, learning_device
     from pairloc.runs.run import open_run
@@ -179,11 +187,13 @@ def study_init(
     require_done(run, {"bags", "transfer", "calibration"})
     claim_folder(out, "init.csv")
     indices, dataset, truth = run.sample(images)
-    points = study_init(
+    study = InitialisationStudy(
         run.target_bags, dataset, truth, run.learned, run.settings.localization, indices=indices,
         device=learning_device(run.device), memory=run.memory, log=print,
     )  # fmt: skip
-    write_study(points, out)
+    write_study(study.starts(), out)
+    if full_graph:
+        write_points(study.full_graph(full_graph), out / "full-graph.csv")
     print(f"wrote {out}")
 
 

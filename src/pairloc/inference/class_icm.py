@@ -55,8 +55,7 @@ def class_icm(problem: "ClassProblem", start: Tensor, epochs: int, speculation: 
     cost = -(unary + weight * sums)
 
     def step(epoch: int, changed: int) -> Step:
-        pairs = sums.gather(1, selection[:, None]).sum() / 2  # the sums count every pair from both of its bags
-        energy = float(-unary.gather(1, selection[:, None]).sum() - weight * pairs)
+        energy = selected_energy(unary, sums, selection, weight)
         computed, problem.computed = problem.computed, 0
         seconds = time.perf_counter() - began
         return Step(epoch, energy, changed, computed, seconds, selection.cpu().clone())
@@ -80,6 +79,12 @@ def class_icm(problem: "ClassProblem", start: Tensor, epochs: int, speculation: 
     if not converged:
         converged = not _predict_changes(cost, selection, 0, 1)
     return IcmResult(selection, history[-1].energy, tuple(history), converged, cost)
+
+
+def selected_energy(unary: Tensor, sums: Tensor, selection: Tensor, weight: float) -> float:
+    """Energy of a selection (M,), given unary scores (M, B) and sums (M, B) of pair scores with it."""
+    pairs = sums.gather(1, selection[:, None]).sum() / 2  # the sums count every pair from both of its bags
+    return float(-unary.gather(1, selection[:, None]).sum() - weight * pairs)
 
 
 def _predict_changes(cost: Tensor, selection: Tensor, first_bag: int, limit: int) -> list[Change]:
