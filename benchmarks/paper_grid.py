@@ -75,7 +75,7 @@ def main() -> None:
         for method in options.method:
             start = time.perf_counter()
             found = localize_target(
-                run.target_bags, run.target, run.learned, METHODS[method].section(settings), method=method,  # type: ignore[arg-type]
+                run.target_bags, run.target, run.learned, METHODS[method].section(settings), method=method,
                 device=device, memory=run.memory, log=lambda line: print(f"# {line}", flush=True),
             )  # fmt: skip
             seconds = round(time.perf_counter() - start, 1)

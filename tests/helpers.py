@@ -22,7 +22,7 @@ from pairloc.localization.methods import METHODS, Session
 from pairloc.localization.outcome import Outcome
 from pairloc.localization.target import Selection, Target
 from pairloc.localization.transfer import Labels, learn_transfer
-from pairloc.settings import FeatureSettings, LocalizationSettings, MiSvmSettings, ProposerSettings, TransferSettings
+from pairloc.settings import FeatureSettings, LocalizationSettings, ProposerSettings, RunSettings, TransferSettings
 
 Json = dict[str, object]
 TINY = ProposerSettings(
@@ -307,13 +307,14 @@ def recipe(
     settings: LocalizationSettings,
     checkpoint: Path | None = None,
 ) -> Outcome:
-    """Run a method on a target; MI-SVM gets its own settings with the same features."""
+    """Run a method on a target; a baseline gets its own settings with the same features."""
     learned = transfer if isinstance(transfer, Learned) else Learned(transfer)
     session = Session(target, learned, Serial(), silent, checkpoint)
-    if method != "mi-svm":
-        return METHODS[method].recipe(session, settings)
-    svm_settings = MiSvmSettings(rounds=settings.rounds, folds=settings.folds, features=settings.features)
-    return METHODS[method].recipe(session, svm_settings)
+    own = {"rounds": settings.rounds, "features": settings.features}
+    run = RunSettings.model_validate(
+        {"data": {"scenes": {}}, "localization": settings, "mi_svm": own | {"folds": settings.folds}, "deselaers": own}
+    )
+    return METHODS[method].recipe(session, METHODS[method].section(run))
 
 
 def found_fraction(target: Target, shown: np.ndarray, selection: Selection) -> float:

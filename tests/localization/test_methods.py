@@ -14,10 +14,12 @@ from pairloc.localization.functions import TransferScores
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.localization.target import Target
 
+OF_BAGS = [name for name, method in METHODS.items() if not method.needs_classifiers]  # the others: test_lsda.py
+OF_THE_PAPER = [name for name, method in METHODS.items() if method.section is METHODS["full"].section]
 Planted = tuple[Target, np.ndarray, TransferScores]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", OF_BAGS)
 def test_every_method_finds_planted_objects(planted: Planted, method: str) -> None:
     target, shown, transfer = planted
     outcome = recipe(method, target, transfer, plain_settings(training={"steps": 120}))
@@ -29,7 +31,7 @@ def test_every_method_finds_planted_objects(planted: Planted, method: str) -> No
         assert len(outcome.confidence[label]) == len(outcome.agreement[label]) == len(bags)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", OF_BAGS)
 def test_the_same_seed_gives_the_same_result(planted: Planted, method: str) -> None:
     target, _, transfer = planted
     one, other = (recipe(method, target, transfer, plain_settings()) for _ in range(2))
@@ -94,7 +96,7 @@ def test_bags_larger_than_memory_give_the_same_result(tmp_path: Path) -> None:
     assert all(map(torch.equal, one.state.selection, other.state.selection))
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "mi-svm"])
+@pytest.mark.parametrize("method", OF_THE_PAPER)
 def test_no_method_selects_a_proposal_larger_than_max_area(planted: Planted, method: str) -> None:
     target, _, transfer = planted
     area = target.bags.area.masked_fill(~target.bags.valid, torch.inf)

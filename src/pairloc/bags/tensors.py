@@ -9,6 +9,7 @@ from torch import Tensor
 from pairloc.bags.geometry import GEOMETRY, geometry
 from pairloc.bags.reduction import Reduction
 from pairloc.bags.store import Bag, BagStore
+from pairloc.boxes import iou
 from pairloc.errors import InputError
 from pairloc.settings import FeatureSettings
 
@@ -89,6 +90,19 @@ class Bags:
             features = self._read(bags)
             return features.gather(1, proposals.to(self.device)[..., None].expand(-1, -1, self.d))
         return self._cached[bags.to(self.device)[:, None], proposals.to(self.device)].float()
+
+    def frame_overlap(self, bags: Tensor) -> Tensor:
+        """Return the IoU (n, B) of the proposals of some bags (n,) with the frame of their image; -inf for padding.
+
+        If the size of an image is unknown, its frame is the smallest one that contains all of its proposals.
+        """
+        rows = bags.to(self.device)
+        boxes, valid = self.boxes[rows], self.valid[rows]
+        sizes = boxes.new_tensor([self.sizes[bag] for bag in bags.tolist()]).reshape(-1, 2)  # (n, 2)
+        extent = (boxes[..., 2:] * valid[..., None]).amax(dim=1) if len(bags) else sizes
+        corner = torch.where(sizes > 0, sizes, extent)
+        frames = torch.cat([torch.zeros_like(corner), corner], dim=1)  # (n, 4)
+        return iou(frames[:, None], boxes)[:, 0].masked_fill(~valid, -torch.inf)
 
     def _raw(self, bag: Bag) -> Tensor:
         parts = {"transfer": [bag.transfer], "class": [bag.class_features], "both": [bag.transfer, bag.class_features]}

@@ -111,7 +111,7 @@ class InitialisationStudy:
         if start.startswith("K="):
             return problem.solve(k=int(start[2:]), **options).history
         if start == "whole image":
-            overlap = self.target.frame_overlap(self.target.positives[label])
+            overlap = self.target.bags.frame_overlap(self.target.positives[label])
             return problem.solve(overlap.masked_fill(problem.unary == -torch.inf, -1).argmax(dim=1), **options).history
         return problem.solve({"objectness": "unary"}.get(start, start), **options).history
 

@@ -6,6 +6,7 @@ calibration of the confidence call these two functions. Stages that train a netw
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pairloc.bags.store import BagStore
@@ -14,13 +15,14 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.executors import Executor, Serial
 from pairloc.localization.alternate import Log, silent
+from pairloc.localization.baselines.source_classifiers import fit_classifiers
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, Session, check_method
 from pairloc.localization.result import Localization
 from pairloc.localization.target import Target
 from pairloc.localization.transfer import label_proposals, learn_transfer
 from pairloc.refinement import Candidates, refine
-from pairloc.settings import LocalizationSettings, MiSvmSettings, TransferSettings
+from pairloc.settings import FeatureSettings, Settings, TransferSettings
 
 MEMORY = 8 << 30  # default limit of the features kept in memory, in bytes
 
@@ -44,11 +46,29 @@ def learn_source(
     return Learned(scores, curve=curve)
 
 
+def learn_classifiers(
+    bags: BagStore,
+    truth: tuple[Dataset, GroundTruth],
+    learned: Learned,
+    *,
+    indices: Sequence[int] | None = None,
+    device: str = "cpu",
+    memory: int = MEMORY,
+) -> Learned:
+    """Add classifiers of the source classes, which the baselines LSDA and Tang et al. transfer."""
+    scores = learned.scores
+    training_bags = Bags(
+        bags, scores.settings.features, reduction=scores.reduction, indices=indices, device=device, memory=memory
+    )
+    labels = label_proposals(training_bags, *truth, scores.settings)
+    return replace(learned, classifiers=fit_classifiers(training_bags, labels, truth[0].classes, scores.settings.seed))
+
+
 def localize_target(
     bags: BagStore,
     tags: Dataset,
     learned: Learned,
-    settings: LocalizationSettings | MiSvmSettings,
+    settings: Settings,
     *,
     method: str = "full",
     indices: Sequence[int] | None = None,
@@ -58,7 +78,7 @@ def localize_target(
     checkpoint: Path | None = None,
     log: Log = silent,
 ) -> Localization:
-    """Find a box with a confidence for every tag: run a method, then refine its boxes.
+    """Find a box with a confidence for every tag: run a method with its settings, then refine its boxes.
 
     `tags` has the images of the bags, or of those at `indices`, in the same order. The state is written to the folder
     `checkpoint` after every round; an interrupted call resumes from it. Raises an InputError if the method does not
@@ -69,8 +89,10 @@ def localize_target(
     """
     check_method(method)
     learned = learned.to(device)
+    features: FeatureSettings = getattr(settings, "features", learned.scores.settings.features)
+    seed: int = getattr(settings, "seed", 0)
     target = Target.from_store(
-        bags, tags, learned.scores, settings.features, indices=indices, device=device, memory=memory, seed=settings.seed
+        bags, tags, learned.scores, features, indices=indices, device=device, memory=memory, seed=seed
     )
     session = Session(target, learned, executor or Serial(), log, checkpoint)
     outcome = METHODS[method].recipe(session, settings)

@@ -14,14 +14,27 @@ from torch import Tensor
 from pairloc.errors import InputError
 from pairloc.executors import Executor
 from pairloc.localization.alternate import Alternation, Log, State
+from pairloc.localization.baselines.deselaers import deselaers
+from pairloc.localization.baselines.lsda import lsda
 from pairloc.localization.baselines.mi_svm import mi_svm
+from pairloc.localization.baselines.source_classifiers import SourceClassifiers
+from pairloc.localization.baselines.tang import tang
 from pairloc.localization.checkpoint import STATE, load_state, save_state
 from pairloc.localization.class_view import ClassView
 from pairloc.localization.confidence import agreement, confidence
 from pairloc.localization.learned import Learned
 from pairloc.localization.outcome import Outcome
 from pairloc.localization.target import Target
-from pairloc.settings import EnergySettings, LocalizationSettings, MiSvmSettings, RunSettings, Settings
+from pairloc.settings import (
+    DeselaersSettings,
+    EnergySettings,
+    LocalizationSettings,
+    LsdaSettings,
+    MiSvmSettings,
+    RunSettings,
+    Settings,
+    TangSettings,
+)
 
 
 @dataclass(frozen=True)
@@ -98,13 +111,29 @@ def svm_baseline(session: Session, settings: MiSvmSettings) -> Outcome:
     return mi_svm(session.target, settings, session.log)
 
 
+def deselaers_baseline(session: Session, settings: DeselaersSettings) -> Outcome:
+    """Run the baseline of Deselaers et al., which uses the transfer unary score but not the pair score."""
+    return deselaers(session.target, session.learned.scores, settings, session.log)
+
+
+def lsda_baseline(session: Session, settings: LsdaSettings) -> Outcome:
+    """Run the baseline LSDA, which uses classifiers of the source classes but no transfer scores."""
+    return lsda(session.target, required_classifiers("lsda", session.learned), settings)
+
+
+def tang_baseline(session: Session, settings: TangSettings) -> Outcome:
+    """Run the baseline of Tang et al., which uses classifiers of the source classes but no transfer scores."""
+    return tang(session.target, required_classifiers("tang", session.learned), settings, session.log)
+
+
 @dataclass(frozen=True)
 class Method:
-    """A recipe, its name in figures, and the section of the run settings it reads."""
+    """A recipe, its name in figures, the section of the run settings it reads, and whether it needs classifiers."""
 
     recipe: Callable[..., Outcome]
     short: str
     section: Callable[[RunSettings], Settings] = lambda settings: settings.localization
+    needs_classifiers: bool = False  # of the source classes
 
 
 METHODS: dict[str, Method] = {
@@ -113,6 +142,9 @@ METHODS: dict[str, Method] = {
     "unary": Method(unary, "U"),
     "full": Method(full, "F"),
     "mi-svm": Method(svm_baseline, "SVM", lambda settings: settings.mi_svm),
+    "deselaers": Method(deselaers_baseline, "D", lambda settings: settings.deselaers),
+    "lsda": Method(lsda_baseline, "LSDA", lambda settings: settings.lsda, needs_classifiers=True),
+    "tang": Method(tang_baseline, "T", lambda settings: settings.tang, needs_classifiers=True),
 }
 
 
@@ -120,3 +152,19 @@ def check_method(name: str) -> None:
     """Raise an InputError if a method does not exist."""
     if name not in METHODS:
         raise InputError(f"there is no method {name!r}; known are {', '.join(METHODS)}")
+
+
+def check_classifiers(method: str, learned: Learned) -> None:
+    """Raise an InputError if a method needs classifiers of the source classes and there are none."""
+    if method in METHODS and METHODS[method].needs_classifiers:
+        required_classifiers(method, learned)
+
+
+def required_classifiers(method: str, learned: Learned) -> SourceClassifiers:
+    """Return the classifiers of the source classes that a method needs; raise an InputError if there are none."""
+    if learned.classifiers is None:
+        raise InputError(
+            f"{method} needs classifiers of the source classes, which these weights do not have; give data.source "
+            "instead of weights"
+        )
+    return learned.classifiers

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from pairloc.localization.alternate import State
@@ -17,3 +18,20 @@ class Outcome:
     agreement: tuple[Tensor, ...]  # (M,)
     confidence: tuple[Tensor, ...]  # (M,)
     boxes: BoxSettings  # how to refine the selected boxes
+
+
+def best_proposals(scores: Tensor) -> Tensor:
+    """Return the index (M,) of the highest score (M, B) in every bag."""
+    return scores.argmax(dim=1).cpu()
+
+
+def highest_scored(scores: tuple[Tensor, ...], fold: Tensor, *, logits: bool = False) -> Outcome:
+    """The outcome of a baseline that selects the highest score (M, B) in every bag of a class; boxes are not refined.
+
+    The confidence of a box is its score, or its probability if scores are logits. `fold` (N,) is the fold of every bag.
+    """
+    selection = tuple(best_proposals(table) for table in scores)
+    best = tuple(table.amax(dim=1).double().cpu() if len(table) else torch.zeros(0) for table in scores)
+    confidence = tuple(map(torch.sigmoid, best)) if logits else best
+    gaps = tuple(torch.zeros(len(chosen), dtype=torch.float64) for chosen in selection)
+    return Outcome(State(selection, gaps, fold), scores, gaps, confidence, BoxSettings(voting_iou=0.0))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pairloc.bags.store import BagStore
 from pairloc.bags.tensors import Bags
-from pairloc.boxes import iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.folds import folds
 from pairloc.errors import InputError
@@ -76,19 +75,6 @@ class Target:
         """Return the selected boxes of a class: (M, 4)."""
         chosen = selection[label].to(self.bags.device)
         return self.bags.boxes[self.positives[label].to(self.bags.device), chosen]
-
-    def frame_overlap(self, bags: Tensor) -> Tensor:
-        """Return the IoU (n, B) of the proposals of some bags (n,) with the frame of their image; -inf for padding.
-
-        If the size of an image is unknown, its frame is the smallest one that contains all of its proposals.
-        """
-        rows = bags.to(self.bags.device)
-        boxes, valid = self.bags.boxes[rows], self.bags.valid[rows]
-        sizes = boxes.new_tensor([self.bags.sizes[bag] for bag in bags.tolist()]).reshape(-1, 2)  # (n, 2)
-        extent = (boxes[..., 2:] * valid[..., None]).amax(dim=1) if len(bags) else sizes
-        corner = torch.where(sizes > 0, sizes, extent)
-        frames = torch.cat([torch.zeros_like(corner), corner], dim=1)  # (n, 4)
-        return iou(frames[:, None], boxes)[:, 0].masked_fill(~valid, -torch.inf)
 
     def selectable(self, bags: Tensor, max_area: float) -> Tensor:
         """Return which proposals of bags (n,) may be selected: (n, B).

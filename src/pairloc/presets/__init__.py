@@ -18,9 +18,13 @@ from pairloc.settings import RunSettings, Settings
 
 _FOLDER = Path(__file__).parent
 PRESETS = ("default", "paper", "paper-ilsvrc", "demo")
-_SEEDED_SECTIONS = ("proposer", "transfer", "localization", "fine_tune", "mi_svm")
+_SEEDED_SECTIONS = ("proposer", "transfer", "localization", "fine_tune", "mi_svm", "deselaers")
 _PACKAGED_WEIGHTS = "coco63"  # names packaged weights; any other value is a folder
-_PATH_KEYS = ("source", "source_images", "target", "target_images", "truth")
+_PATHS = {
+    "data": ("source", "source_images", "target", "target_images", "truth"),
+    "proposer": ("backbone_weights",),
+    "tang": ("semantic_table",),
+}
 
 
 def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
@@ -36,14 +40,11 @@ def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
         set_value(content, change)
     start = preset(content.pop("preset", "default"))
     settings = merged(start, content)
-    data = settings.get("data")
-    if isinstance(data, dict):
-        paths = {key: value for key, value in data.items() if key in _PATH_KEYS and isinstance(value, str)}
-        settings["data"] = data | {key: str((path.parent / value).resolve()) for key, value in paths.items()}
-    proposer = settings.get("proposer")
-    if isinstance(proposer, dict) and isinstance(proposer.get("backbone_weights"), str):
-        file = (path.parent / proposer["backbone_weights"]).resolve()
-        settings["proposer"] = proposer | {"backbone_weights": str(file)}
+    for section, keys in _PATHS.items():
+        group = settings.get(section)
+        if isinstance(group, dict):
+            paths = {key: value for key, value in group.items() if key in keys and isinstance(value, str)}
+            settings[section] = group | {key: str((path.parent / value).resolve()) for key, value in paths.items()}
     weights = settings.get("weights")
     if isinstance(weights, str) and weights != _PACKAGED_WEIGHTS:
         settings["weights"] = str((path.parent / weights).resolve())

@@ -15,9 +15,12 @@ from pairloc.errors import InputError
 from pairloc.formats.reading import FORMATS
 from pairloc.inference import SOLVERS
 from pairloc.io import sha256
+from pairloc.localization.baselines.source_classifiers import NAMES as CLASSIFIER_NAMES
+from pairloc.localization.baselines.source_classifiers import WEIGHTS as CLASSIFIER_WEIGHTS
 from pairloc.localization.confidence import FILE as CALIBRATION
 from pairloc.localization.functions import SETTINGS as TRANSFER_SETTINGS
 from pairloc.localization.functions import WEIGHTS as TRANSFER
+from pairloc.localization.learned import CLASSIFIERS
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.runs import stages
 from pairloc.runs.stage import Stage
@@ -37,6 +40,7 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
     if weights is not None:
         proposer = [_hash(weights / "proposer" / file) for file in (PROPOSER, PROPOSER_SETTINGS)]
         files = (f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}", f"calibration/{CALIBRATION}")
+        classifiers = [_hash(weights / CLASSIFIERS / file) for file in (CLASSIFIER_WEIGHTS, CLASSIFIER_NAMES)]
         learned = [_hash(weights / file) for file in files]
         planned = [prepared, Stage("bags", stages.extract_bags, ("data",), [_key(settings.extract), proposer])]
         method_inputs: tuple[str, ...] = ("bags",)
@@ -58,18 +62,31 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         if settings.calibrate:
             planned.append(Stage("calibration", stages.calibrate_confidence, ("bags",), [transfer, localization]))
             method_inputs = ("bags", "transfer", "calibration")
+        classifiers = []
+        if any(_needs_classifiers(method) for method in settings.methods):
+            work = stages.learn_source_classifiers
+            planned.append(
+                Stage(CLASSIFIERS, work, ("bags", "transfer"), results=(CLASSIFIER_WEIGHTS, CLASSIFIER_NAMES))
+            )
     for method in settings.methods:
         if method == FINE_TUNED:
             key = _key(settings.fine_tune)
             planned.append(Stage(method, stages.fine_tune, ("full",), key, results=stages.RESULTS))
         else:
-            work = partial(stages.run_method, method)
-            key = [_key(METHODS[method].section(settings)), learned]
-            planned.append(Stage(method, work, method_inputs, key, results=stages.RESULTS))
+            key, inputs = [_key(METHODS[method].section(settings)), learned], method_inputs
+            if _needs_classifiers(method):
+                key += [classifiers, _hash(settings.tang.semantic_table)]
+                inputs = method_inputs if weights is not None else (*method_inputs, CLASSIFIERS)
+            work_of_method = partial(stages.run_method, method)
+            planned.append(Stage(method, work_of_method, inputs, key, results=stages.RESULTS))
     results = ("data", "bags", *settings.methods)
     planned.append(Stage("evaluation", stages.evaluate, results, _hash(data.truth), kept=False))
     planned.append(Stage("report", stages.report, (*results, "evaluation"), kept=False, publishes=stages.PUBLISHED))
     return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in planned}
+
+
+def _needs_classifiers(method: str) -> bool:
+    return method in METHODS and METHODS[method].needs_classifiers
 
 
 def check_names(settings: RunSettings) -> None:

@@ -19,6 +19,7 @@ from pairloc.executors import Executor, executor
 from pairloc.formats.reading import read, read_annotated
 from pairloc.io import first_problem, read_json, read_model
 from pairloc.localization.learned import Learned
+from pairloc.localization.methods import check_classifiers
 from pairloc.migration import migrated_run
 from pairloc.platform import learning_device
 from pairloc.runs import runner
@@ -54,7 +55,8 @@ class Run:
         """
         self._check_inputs()
         if self.weights is not None:
-            _ = self.learned  # reports unusable weights before any work
+            for method in self.settings.methods:
+                check_classifiers(method, self.learned)  # loading also reports unusable weights before any work
         runner.work(self)
         return self.evaluation
 
@@ -65,7 +67,13 @@ class Run:
             check_pretrained(self.settings.proposer)
         data, out = self.settings.data, self.folder.resolve()
         annotations = (data.source, data.target, data.truth)
-        for file in (*annotations, data.source_images, data.target_images, self.weights):
+        for file in (
+            *annotations,
+            self.settings.tang.semantic_table,
+            data.source_images,
+            data.target_images,
+            self.weights,
+        ):
             if file is not None and not file.exists():
                 raise InputError(f"{file}: does not exist; check the path")
             if file is not None and file.resolve().is_relative_to(out):

@@ -19,7 +19,8 @@ from pairloc.formats.reading import read_boxes
 from pairloc.io import write_json, write_text
 from pairloc.localization.calibration import calibrate
 from pairloc.localization.descent import Curve
-from pairloc.localization.engine import learn_source, localize_target
+from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
+from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.predictions import decide, instances
 from pairloc.localization.result import Localization
@@ -44,6 +45,7 @@ TITLES = {
     "bags": "finding candidate boxes in every image",
     "transfer": "learning the transfer scores",
     "calibration": "calibrating the confidence",
+    "classifiers": "learning classifiers of the source classes",
     "fine-tuned": "re-training on the boxes found",
     "evaluation": "evaluating",
     "report": "writing the report",
@@ -125,6 +127,15 @@ def learn_scores(run: "Run", folder: Path) -> None:
     draw_curves(folder, [learned.curve or []])
 
 
+def learn_source_classifiers(run: "Run", folder: Path) -> None:
+    """Learn classifiers of the source classes, for the baselines that transfer them."""
+    device = learning_device(run.device)
+    learned = Learned.load(run.model_folder).to(device)
+    learned = learn_classifiers(run.source_bags, run.source, learned, device=device, memory=run.memory)
+    assert learned.classifiers is not None
+    learned.classifiers.save(folder)
+
+
 def calibrate_confidence(run: "Run", folder: Path) -> None:
     """Fit the calibration of the confidence on playing classes."""
     settings = run.settings
@@ -149,7 +160,7 @@ def run_method(method: str, run: "Run", folder: Path) -> None:
 def localized(run: "Run", method: str, folder: Path) -> Localization:
     """Run a method with its checkpoints in a folder; if it is finished, only its state is read."""
     return localize_target(
-        run.target_bags, run.target, run.learned, METHODS[method].section(run.settings),  # type: ignore[arg-type]
+        run.target_bags, run.target, run.learned, METHODS[method].section(run.settings),
         method=method, device=learning_device(run.device), memory=run.memory, executor=run.executor, checkpoint=folder,
         log=lambda line: run.log(f"  {line}"),
     )  # fmt: skip

@@ -5,7 +5,7 @@ registries when a run is planned, so this module imports none of them.
 """
 
 from pairloc.settings.base import NO_EFFECT, Device, Settings
-from pairloc.settings.baselines import MiSvmSettings
+from pairloc.settings.baselines import DeselaersSettings, LsdaSettings, MiSvmSettings, TangSettings
 from pairloc.settings.detector import ExtractSettings, FineTuneSettings, ProposerSettings
 from pairloc.settings.learning import (
     FeatureSettings,
@@ -30,12 +30,14 @@ __all__ = [
     "ClassTrainingSettings",
     "ClassUnarySettings",
     "DataSettings",
+    "DeselaersSettings",
     "Device",
     "EnergySettings",
     "ExtractSettings",
     "FeatureSettings",
     "FineTuneSettings",
     "LocalizationSettings",
+    "LsdaSettings",
     "MiSvmSettings",
     "PairSettings",
     "ProposerSettings",
@@ -43,6 +45,7 @@ __all__ = [
     "SceneSettings",
     "Settings",
     "SolverSettings",
+    "TangSettings",
     "TrainingSettings",
     "TransferSettings",
     "TransferUnarySettings",

@@ -1,5 +1,7 @@
 """Settings of the methods that the paper compares with, one group each."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from pairloc.settings.base import Fraction, Seed, Settings
@@ -21,3 +23,42 @@ class MiSvmSettings(Settings):
     )
     features: FeatureSettings = FeatureSettings()
     seed: Seed = 0
+
+
+class DeselaersSettings(Settings):
+    """The baseline `deselaers`: a fully connected graph with cues of appearance and shape (Deselaers et al.)."""
+
+    rounds: int = Field(default=3, ge=0, le=100, description="Number of times the cues are adapted to the class.")
+    objectness: float = Field(default=1.0, ge=0, description="Generic weight of the objectness learned on the source.")
+    appearance: float = Field(default=1.0, ge=0, description="Generic weight of the appearance learned from the boxes.")
+    shape: float = Field(default=0.2, ge=0, description="Generic weight of the shape and size learned from the boxes.")
+    similar_appearance: float = Field(
+        default=4.0, ge=0, description="Generic weight of the mean cosine with the boxes of other images."
+    )
+    similar_shape: float = Field(
+        default=0.2, ge=0, description="Generic weight of the mean squared difference of log aspect ratios."
+    )
+    adapt: Fraction = Field(
+        default=0.5, description="Weight of the cue weights learned for a class against the generic ones."
+    )
+    k: int = Field(default=4, ge=2, le=1024, description="Number of bags in a mini-problem.")
+    features: FeatureSettings = FeatureSettings(geometry=False)
+    seed: Seed = 0
+
+
+class LsdaSettings(Settings):
+    """The baseline `lsda`: image classifiers become detectors (Hoffman et al.)."""
+
+    neighbours: int = Field(default=5, ge=1, description="Number of nearest source classes whose change is averaged.")
+
+
+class TangSettings(Settings):
+    """The baseline `tang`: as `lsda`, with visual and semantic similarity of classes (Tang et al.)."""
+
+    neighbours: int = Field(default=10, ge=1, description="Number of most similar source classes that count.")
+    visual: Fraction = Field(
+        default=0.5, description="Weight of visual similarity; the rest is the weight of semantic similarity."
+    )
+    semantic_table: Path | None = Field(
+        default=None, description="CSV file (target, source, similarity) to use instead of comparing names."
+    )

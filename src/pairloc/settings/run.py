@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from pairloc.settings.base import Device, Seed, Settings
-from pairloc.settings.baselines import MiSvmSettings
+from pairloc.settings.baselines import DeselaersSettings, LsdaSettings, MiSvmSettings, TangSettings
 from pairloc.settings.detector import ExtractSettings, FineTuneSettings, ProposerSettings
 from pairloc.settings.learning import TransferSettings
 from pairloc.settings.localization import LocalizationSettings
@@ -60,6 +60,9 @@ class RunSettings(Settings):
     localization: LocalizationSettings = LocalizationSettings()
     fine_tune: FineTuneSettings = FineTuneSettings()
     mi_svm: MiSvmSettings = MiSvmSettings()
+    deselaers: DeselaersSettings = DeselaersSettings()
+    lsda: LsdaSettings = LsdaSettings()
+    tang: TangSettings = TangSettings()
     calibrate: bool = Field(default=True, description="Calibrate the confidence on playing classes of the source.")
     seed: Seed = 0
     device: Device = Field(default="auto", description="Device to compute on; `auto` uses a GPU if there is one.")

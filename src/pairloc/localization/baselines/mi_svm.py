@@ -8,10 +8,10 @@ proposal with the highest weighted mean of class probability and objectness is s
 import torch
 from torch import Tensor
 
-from pairloc.localization.alternate import Log, State, silent
-from pairloc.localization.outcome import Outcome
+from pairloc.localization.alternate import Log, silent
+from pairloc.localization.outcome import Outcome, best_proposals, highest_scored
 from pairloc.localization.target import Target, fold_of_bags
-from pairloc.settings import BoxSettings, MiSvmSettings
+from pairloc.settings import MiSvmSettings
 
 _COST = 1.0  # C; positives and negatives each get half of it
 _MINING_PASSES = 2
@@ -23,8 +23,8 @@ def mi_svm(target: Target, settings: MiSvmSettings, log: Log = silent) -> Outcom
     """Select by MI-SVM; the confidence of a box is its score, and boxes are not refined."""
     objectness = torch.sigmoid(target.class_bags.objectness)
     fold = fold_of_bags(target, settings.folds, settings.seed)
-    scores = [target.frame_overlap(bags) for bags in target.positives]
-    selection = [_best(class_scores) for class_scores in scores]
+    scores = [target.bags.frame_overlap(bags) for bags in target.positives]
+    selection = [best_proposals(class_scores) for class_scores in scores]
     for number in range(1, settings.rounds + 1):
         changed = 0
         for label, bags in enumerate(target.positives):
@@ -35,44 +35,33 @@ def mi_svm(target: Target, settings: MiSvmSettings, log: Log = silent) -> Outcom
                 if not trained.any() or not tested.any():
                     continue
                 seed = settings.seed + 1000 * number + 31 * label + held_out
-                weight, bias = _train_svm(target, label, bags[trained], before[trained], fold, held_out, settings, seed)
+                usable = fold != held_out if settings.folds > 1 else None
+                weight, bias = train_svm(target, label, bags[trained], before[trained], usable=usable, seed=seed)
                 probability = torch.sigmoid(target.class_bags.features(bags[tested]) @ weight + bias)
                 object_score = objectness[bags[tested].to(probability.device)]
                 mixed = (1 - settings.objectness_weight) * probability + settings.objectness_weight * object_score
                 valid = target.class_bags.valid[bags[tested].to(mixed.device)]
                 scores[label][tested.to(mixed.device)] = mixed.masked_fill(~valid, -torch.inf)
-            selection[label] = _best(scores[label])
+            selection[label] = best_proposals(scores[label])
             changed += int((selection[label] != before).sum())
         log(f"round {number}: {changed} boxes changed")
         if not changed:
             break
-    confidence = tuple(table.amax(dim=1).double().cpu() if len(table) else torch.zeros(0) for table in scores)
-    gaps = tuple(torch.zeros(len(chosen), dtype=torch.float64) for chosen in selection)
-    state = State(tuple(selection), gaps, fold)
-    return Outcome(state, tuple(scores), gaps, confidence, BoxSettings(voting_iou=0.0))
+    return highest_scored(tuple(scores), fold)
 
 
-def _best(scores: Tensor) -> Tensor:
-    """Return the index (M,) of the highest score (M, B) in every bag."""
-    return scores.argmax(dim=1).cpu()
-
-
-def _train_svm(
-    target: Target,
-    label: int,
-    bags: Tensor,
-    chosen: Tensor,
-    fold: Tensor,
-    held_out: int,
-    settings: MiSvmSettings,
-    seed: int,
+def train_svm(
+    target: Target, label: int, bags: Tensor, chosen: Tensor, *, usable: Tensor | None = None, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Train the SVM of a class: its selected proposals against mined proposals of bags without the tag."""
+    """Train the SVM of a class: proposals `chosen` (n,) of bags (n,) against mined proposals of bags without the tag.
+
+    `usable` (N,) is a mask of the bags that negatives may come from; by default all. Returns weight (d,) and bias ().
+    """
     class_bags, generator = target.class_bags, torch.Generator().manual_seed(seed)
     positive = class_bags.chosen(bags, chosen[:, None])[:, 0]
     allowed = ~target.tagged[:, label] & class_bags.valid.any(dim=1).cpu()
-    if settings.folds > 1:
-        allowed &= fold != held_out
+    if usable is not None:
+        allowed &= usable
     others = torch.nonzero(allowed)[:, 0]
     others = others[torch.randperm(len(others), generator=generator)[:_NEGATIVE_BAGS]]
     if not len(others):

@@ -37,7 +37,7 @@ def test_it_uses_neither_transfer_scores_nor_voting(tmp_path: Path) -> None:
     assert all(tuple(box) in corners for box in boxes[0].boxes.tolist())
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "mi-svm"])
+@pytest.mark.parametrize("method", ["warm-up-unary", "warm-up", "unary", "full"])
 def test_the_other_methods_use_the_localization_settings(method: str) -> None:
     run = RunSettings.model_validate({"data": {"scenes": {}}, "localization": {"rounds": 7}})
     assert METHODS[method].section(run) is run.localization
