@@ -61,10 +61,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, nargs="*", default=[0])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--images", type=Path, help="text file with the names of the images to use; all by default")
     options = parser.parse_args()
     device = learning_device(choose_device(options.device))
     run = open_run(options.run, device, lambda line: None)
     assert run.truth is not None
+    dataset, truth = run.truth
+    indices: list[int] | None = None
+    if options.images is not None:
+        names = set(options.images.read_text().split())
+        indices = [index for index, image in enumerate(dataset.images) if image.file in names]
+        new_index = np.full(len(dataset), -1)
+        new_index[indices] = np.arange(len(indices))
+        dataset, truth = dataset.subset(indices), truth.relabelled(new_index, np.arange(len(dataset.classes)))
     changes: dict[str, Any] = {}
     for change in options.changes:
         set_value(changes, change)
@@ -75,12 +84,12 @@ def main() -> None:
         for method in options.method:
             start = time.perf_counter()
             found = localize_target(
-                run.target_bags, run.target, run.learned, METHODS[method].section(settings), method=method,
-                device=device, memory=run.memory, log=lambda line: print(f"# {line}", flush=True),
+                run.target_bags, dataset, run.learned, METHODS[method].section(settings), method=method,
+                indices=indices, device=device, memory=run.memory, log=lambda line: print(f"# {line}", flush=True),
             )  # fmt: skip
             seconds = round(time.perf_counter() - start, 1)
             row = {"method": method, "seed": seed, "changes": options.changes, "seconds": seconds}
-            print(json.dumps(row | measure(run.target, found.boxes, run.truth[1])), flush=True)
+            print(json.dumps(row | measure(dataset, found.boxes, truth)), flush=True)
             if options.out is not None:
                 write_boxes(options.out / f"{method}-{seed}.json", found.dataset, found.boxes)
 

@@ -1,24 +1,37 @@
-"""The paper's COCO experiment: settings chosen on playing classes, then the methods on the target with three seeds.
+"""The paper's COCO experiment: settings chosen on playing classes, then every method on the target with three seeds.
 
     .venv/bin/python benchmarks/paper_protocol.py DATA OUT
 
 DATA holds `coco17` and `play`, as `pairloc split` writes them, the images they name, and `resnet50.safetensors`
 (benchmarks/resnet50_weights.py). Two runs with the preset `paper` train a proposer and transfer scores each, side by
-side: OUT/play on 46 classes, OUT/coco17 on 63. On the playing classes alpha is chosen by the warm-up, lambda2 by
-`unary` and lambda1 by `full`; the target's truth is used only in the last step. Needs one GPU of 80 GB or more.
-Everything is resumable: finished runs are skipped, and OUT/*.txt with results are kept.
+side: OUT/play on 46 classes, OUT/coco17 on 63. On the playing classes alpha is chosen by the warm-up, lambda2 and the
+IoU behind foreground by `unary`, and lambda1 by `full`; the target's truth is used only in the last step, which also
+runs the baselines and the study of initialisations. Needs one GPU of 80 GB or more. Finished steps are skipped when the
+command is repeated.
 """
 
 import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GRID = Path(__file__).with_name("paper_grid.py")
 ALPHAS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 LAMBDAS = (0.25, 0.5, 0.75)
+FOREGROUND = (0.5, 0.6, 0.7)
+BASELINES = ("mi-svm", "deselaers", "lsda", "tang")
+ENERGY, TRAINING = "localization.energy", "localization.training"
+VARIANTS = {  # one change each, to see what limits a row
+    "as-chosen": (),
+    "more-steps": (f"{TRAINING}.steps=10000",),
+    "box-head-features": ("localization.features.kind=transfer",),
+    "adamw": (f"{TRAINING}.optimizer=adamw", f"{TRAINING}.lr=0.002"),
+    "mean-of-pairs": (f"{ENERGY}.alpha_scale=per_bag", f"{ENERGY}.alpha=1.0"),
+    "folds": ("localization.folds=4",),
+}
 CONFIG = """preset = "paper"
 methods = ["warm-up-unary"]
 memory = 60.0
@@ -36,38 +49,68 @@ crop = 0.6
 workers = 7
 [extract]
 workers = 6
+[transfer]
+images = {images}
 """
 
 
-def start(out: Path, name: str, *command: object) -> "subprocess.Popen[bytes]":
-    """Start a process whose output goes to OUT/NAME.txt."""
-    with (out / f"{name}.txt").open("wb") as log:
-        return subprocess.Popen([sys.executable, *map(str, command)], stdout=log, stderr=subprocess.STDOUT)
+class Steps:
+    """Processes whose output goes to OUT/NAME.txt; one that ended well leaves OUT/NAME.ok and is not repeated."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.running = out, dict[str, subprocess.Popen[bytes]]()
+
+    def start(self, name: str, *command: object) -> None:
+        """Start a process unless it was finished before."""
+        if not (self.out / f"{name}.ok").is_file():
+            print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
+            with (self.out / f"{name}.txt").open("wb") as log:
+                arguments = [sys.executable, *map(str, command)]
+                self.running[name] = subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT)
+
+    def wait(self, *names: str) -> None:
+        """Wait for processes; a failed one is reported and does not stop the others."""
+        for name in names:
+            process = self.running.pop(name, None)
+            if process is not None and process.wait() == 0:
+                (self.out / f"{name}.ok").touch()
+            elif process is not None:
+                print(f"{name} failed; see {self.out / name}.txt", flush=True)
+
+    def wait_for_file(self, file: Path, name: str) -> None:
+        """Wait until a process has written a file."""
+        while not file.is_file():
+            process = self.running.get(name)
+            if process is None or process.poll() not in (None, 0):
+                raise SystemExit(f"{name} ended without {file}; see {self.out / name}.txt")
+            time.sleep(1)
+
+    def rows(self, name: str) -> list[dict[str, list[float]]]:
+        """Read the results that paper_grid.py printed."""
+        file = self.out / f"{name}.txt"
+        lines = file.read_text().splitlines() if file.is_file() else []
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def rows(file: Path) -> list[dict[str, object]]:
-    """Read the results that paper_grid.py printed."""
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return [json.loads(line) for line in lines if line.startswith("{")]
-
-
-def grid(out: Path, key: str, values: Sequence[float], method: str, *changes: str) -> float:
-    """Try values of a setting on the playing classes side by side; return the one with the highest CorLoc."""
+def start_grid(steps: Steps, key: str, values: Sequence[float], method: str, *changes: str) -> Mapping[float, str]:
+    """Start a method on the playing classes with every value of a setting; return the name of each process."""
     names = {value: f"{key.rsplit('.', 1)[-1]}-{value}" for value in values}
-    processes = [
-        start(out, name, GRID, out / "play", "--method", method, "--set", f"{key}={value}", *changes)
-        for value, name in names.items()
-        if not rows(out / f"{name}.txt")
-    ]
-    for process in processes:
-        process.wait()
+    for value, name in names.items():
+        steps.start(name, GRID, steps.out / "play", "--method", method, "--set", f"{key}={value}", *changes)
+    return names
+
+
+def best(steps: Steps, names: Mapping[float, str]) -> float:
+    """Wait for a grid, print it, and return the value with the highest sum of CorLoc@0.5 and @0.7."""
+    steps.wait(*names.values())
     merit = {}
     for value, name in names.items():
-        for row in rows(out / f"{name}.txt"):
-            corloc = row["all"]
-            assert isinstance(corloc, list)
-            merit[value] = sum(corloc)
-            print(f"{key} = {value}, {method}: {corloc}", flush=True)
+        for row in steps.rows(name):
+            merit[value] = sum(row["all"])
+            print(
+                f"{name}, {row['method']}: { ({part: row.get(part) for part in ('all', 'clean', 'cluttered')}) }",
+                flush=True,
+            )
     return max(merit, key=lambda value: merit[value])
 
 
@@ -77,37 +120,55 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--set", dest="changes", nargs="*", default=[], metavar="KEY=VALUE", help="for both runs")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--play-images", type=int, default=30_000, help="source images of OUT/play for transfer scores")
+    parser.add_argument("--subset", type=Path, help="file with names of target images to repeat the last step on alone")
     options = parser.parse_args()
-    out, data = options.out, options.data.resolve()
+    out, data = options.out.resolve(), options.data.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    trainings = []
-    for split in ("play", "coco17"):
-        (out / f"{split}.toml").write_text(CONFIG.format(data=data, split=split))
+    steps = Steps(out)
+    for split, images in (("play", options.play_images), ("coco17", 111_085)):
+        (out / f"{split}.toml").write_text(CONFIG.format(data=data, split=split, images=images))
         changes = [part for change in options.changes for part in ("--set", change)]
-        command = ("-m", "pairloc", "run", out / f"{split}.toml", "--out", out / split, *changes)
-        trainings.append(start(out, f"run-{split}", *command))
-    if any(process.wait() for process in trainings):
-        raise SystemExit(f"a run failed; see {out / 'run-play.txt'} and {out / 'run-coco17.txt'}")
-    energy = "localization.energy"
-    alpha = grid(out, f"{energy}.alpha", ALPHAS, "warm-up")
-    lambda2 = grid(out, f"{energy}.lambda2", LAMBDAS, "unary", "localization.rounds=2")
-    chosen = (f"{energy}.alpha={alpha}", f"{energy}.lambda2={lambda2}")
-    lambda1 = grid(out, f"{energy}.lambda1", LAMBDAS, "full", "localization.rounds=1", *chosen)
-    print(f"chosen: alpha {alpha}, lambda1 {lambda1}, lambda2 {lambda2}", flush=True)
-    methods = ("warm-up-unary", "warm-up", "unary", "full")
-    final = [
-        start(
-            out, f"target-{seed}", GRID, out / "coco17", "--method", *methods, "--seed", seed, "--out", out / "boxes",
-            "--set", *chosen, f"{energy}.lambda1={lambda1}",
-        )
-        for seed in options.seeds
-    ]  # fmt: skip
-    for process in final:
-        process.wait()
+        steps.start(f"run-{split}", "-m", "pairloc", "run", out / f"{split}.toml", "--out", out / split, *changes)
+    steps.wait_for_file(out / "play" / "transfer" / "done.json", "run-play")
+    alphas = start_grid(steps, f"{ENERGY}.alpha", ALPHAS, "warm-up")
+    one_round = "localization.rounds=1"
+    lambdas2 = start_grid(steps, f"{ENERGY}.lambda2", LAMBDAS, "unary", one_round)
+    overlaps = start_grid(steps, f"{TRAINING}.foreground_iou", FOREGROUND, "unary", one_round)
+    chosen = {f"{ENERGY}.alpha": best(steps, alphas), f"{ENERGY}.lambda2": best(steps, lambdas2)}
+    chosen[f"{TRAINING}.foreground_iou"] = best(steps, overlaps)
+    settings = [f"{key}={value}" for key, value in chosen.items()]
+    lambdas1 = start_grid(steps, f"{ENERGY}.lambda1", LAMBDAS, "full", one_round, *settings)
+    settings.append(f"{ENERGY}.lambda1={best(steps, lambdas1)}")
+    print(f"chosen: {' '.join(settings)}", flush=True)
+    steps.wait_for_file(out / "coco17" / "transfer" / "done.json", "run-coco17")
+    names = []
     for seed in options.seeds:
-        for row in rows(out / f"target-{seed}.txt"):
-            parts = {name: row.get(name) for name in ("all", "clean", "cluttered", "seconds")}
-            print(f"seed {seed}, {row['method']}: {parts}", flush=True)
+        for part, methods in (("a", ("warm-up-unary", "warm-up", "full")), ("b", ("unary",))):
+            names.append(f"target-{seed}{part}")
+            common = (GRID, out / "coco17", "--seed", seed, "--set", *settings, "--method")
+            steps.start(names[-1], *common, *methods, "--out", out / "boxes")
+    steps.wait("run-coco17")
+    listed = f"methods={json.dumps(['warm-up-unary', *BASELINES])}"
+    changes += [part for change in (*settings, listed) for part in ("--set", change)]
+    steps.start("baselines", "-m", "pairloc", "run", out / "coco17.toml", "--out", out / "coco17", *changes)
+    steps.wait(*names)
+    for seed in options.seeds if options.subset else ():
+        names.append(f"subset-{seed}")
+        common = (GRID, out / "coco17", "--seed", seed, "--set", *settings, "--images", options.subset, "--method")
+        steps.start(names[-1], *common, "warm-up-unary", "warm-up", "unary", "full")
+    study = ("-m", "pairloc", "study", "init", out / "coco17", "--out", out / "study", "--full-graph", 150)
+    steps.wait("baselines")
+    steps.start("study", *study)
+    for name, variant in VARIANTS.items():
+        names.append(f"play-{name}")
+        common = (GRID, out / "play", "--method", "unary", "full", "--set", "localization.rounds=2")
+        steps.start(names[-1], *common, *settings, *variant)
+    steps.wait(*names, "study")
+    for name in names:
+        for row in steps.rows(name):
+            parts = {part: row.get(part) for part in ("all", "clean", "cluttered", "seconds")}
+            print(f"{name}, {row['method']}: {parts}", flush=True)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,9 @@ def test_figures_for_papers(tmp_path: Path) -> None:
     dollars = Dataset(dataset.images, ("$x$", *CLASSES[1:]), dataset.tags, folder=dataset.folder)
     files = write_figures(tmp_path / "figures", dollars, methods, truth)
     assert {file.name for file in files} == {
-        f"{stem}.{format}" for stem in ("corloc_per_class", "images") for format in ("png", "svg", "pdf")
+        f"{stem}.{format}"
+        for stem in ("corloc_per_class", "images", "successes", "failures")
+        for format in ("png", "svg", "pdf")
     }
     assert all(file.stat().st_size > 1000 for file in files)
 

@@ -145,7 +145,8 @@ class Alternation:
         return replace(after, scores=before.scores), False
 
     def _record(self, state: State, number: int, step: str, changed: int, start: float, *, kept: bool = True) -> State:
-        entry = HalfStep(number, step, self.measure(state), changed, kept, time.perf_counter() - start)
+        seconds = time.perf_counter() - start  # without measuring
+        entry = HalfStep(number, step, self.measure(state), changed, kept, seconds)
         measured = "" if entry.objective is None else f", objective {entry.objective:.6g}"
         trained = "re-trained on the boxes" + ("" if kept else ", discarded: the objective did not decrease")
         selected = f"{changed} boxes changed" if number else f"{changed} boxes"

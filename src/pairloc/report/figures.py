@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,19 @@ import numpy as np
 
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.evaluation.causes import causes
+from pairloc.evaluation.corloc import localized
 from pairloc.images import ImageError, open_image
 from pairloc.io import claim_folder, write_bytes
 from pairloc.report.page import MethodResult
 
+Case = tuple[tuple[int, int], str]  # image and class, and the cause of the error or ""
 _FORMATS = ("png", "svg", "pdf")
 _MAX_NAME = 24  # characters of a class name
-_COLOURS = {"GT": "#e0a800", "WUU": "#9d4edd", "WU": "#1c7ed6", "U": "#e8590c", "F": "#2b8a3e", "SVM": "#c2255c"}
+_COLOURS = {
+    "GT": "#e0a800", "WUU": "#9d4edd", "WU": "#1c7ed6", "U": "#e8590c", "F": "#2b8a3e", "SVM": "#c2255c",
+    "D": "#0b7285", "LSDA": "#5c940d", "T": "#862e9c",
+}  # fmt: skip
 
 # Corner of the box that a method's tag is drawn in: (right instead of left, bottom instead of top).
 _CORNERS = {"GT": (False, False), "WUU": (True, False), "U": (True, True), "WU": (False, True), "F": (True, False)}
@@ -24,7 +31,11 @@ _CORNERS = {"GT": (False, False), "WUU": (True, False), "U": (True, True), "WU":
 def write_figures(
     folder: Path, dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, *, cases: int = 12
 ) -> list[Path]:
-    """Write CorLoc per class (if known) and a sheet of `cases` images with their boxes; returns the files written."""
+    """Write figures and return their files: CorLoc per class (if known), and sheets of `cases` images with boxes.
+
+    `images` shows where methods differ most. With ground truth, `successes` shows boxes that the last method alone got
+    right, `failures` those it got wrong, in turn by their cause.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -33,8 +44,27 @@ def write_figures(
     written = []
     if any(method.corloc for method in methods):
         written += _save(_per_class(methods), folder / "corloc_per_class")
-    written += _save(_sheet(dataset, methods, truth, cases), folder / "images")
+    sheets = {"images": [(key, "") for key in _most_different(dataset, methods)]}
+    if truth is not None and methods:
+        sheets |= _cases(dataset, methods, truth)
+    for name, keys in sheets.items():
+        if keys or name == "images":
+            written += _save(_sheet(dataset, methods, truth, keys[:cases]), folder / name)
     return written
+
+
+def _cases(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth) -> dict[str, list[Case]]:
+    """Successes, the rarest among the methods first, and failures of the last method, one of each cause in turn."""
+    results = [localized(dataset, method.boxes, truth) for method in methods]
+    right = np.stack([result.right(0.5) for result in results])  # (methods, n)
+    keys = list(zip(results[-1].image.tolist(), results[-1].label.tolist(), strict=True))
+    solved = [row for row in np.argsort(right.sum(axis=0), kind="stable").tolist() if right[-1, row]]
+    by_cause: dict[str, list[Case]] = {}
+    for row, cause in enumerate(causes(dataset, methods[-1].boxes, truth, results[-1], 0.5)):
+        if cause not in ("right", "no box"):
+            by_cause.setdefault(cause, []).append((keys[row], cause))
+    in_turn = [case for group in zip_longest(*by_cause.values()) for case in group if case is not None]
+    return {"successes": [(keys[row], "") for row in solved], "failures": in_turn}
 
 
 def _save(figure: Any, stem: Path) -> list[Path]:
@@ -68,22 +98,22 @@ def _per_class(methods: Sequence[MethodResult]) -> Any:
     return figure
 
 
-def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, cases: int) -> Any:
-    """Draw the images on which the methods differ most, with boxes as in the paper."""
+def _sheet(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth | None, keys: Sequence[Case]) -> Any:
+    """Draw images with boxes as in the paper."""
     from matplotlib import pyplot
     from matplotlib.patches import Rectangle
 
-    keys = _most_different(dataset, methods)[:cases]
     columns = min(4, max(1, len(keys)))
     rows = max(1, -(-len(keys) // columns))
     figure, grid = pyplot.subplots(rows, columns, figsize=(3 * columns, 3 * rows), layout="constrained", squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    for axes, (image, label) in zip(grid.flat, keys, strict=False):
+    for axes, ((image, label), cause) in zip(grid.flat, keys, strict=False):
         pixels = _pixels(dataset, image)
         if pixels is not None:
             axes.imshow(pixels)
-        axes.set_title(_figure_label(dataset.classes[label]), fontsize=9)
+        title = _figure_label(dataset.classes[label])
+        axes.set_title(f"{title}: {cause}" if cause else title, fontsize=9)
         boxes = []
         if truth is not None:
             mask = (truth.image == image) & (truth.label == label) & ~truth.ignored
