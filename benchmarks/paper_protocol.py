@@ -26,7 +26,7 @@ BASELINES = ("mi-svm", "deselaers", "lsda", "tang")
 ENERGY, TRAINING = "localization.energy", "localization.training"
 VARIANTS = {  # one change each, to see what limits a row
     "as-chosen": (),
-    "more-steps": (f"{TRAINING}.steps=10000",),
+    "more-steps": (f"{TRAINING}.steps=6000",),
     "box-head-features": ("localization.features.kind=transfer",),
     "adamw": (f"{TRAINING}.optimizer=adamw", f"{TRAINING}.lr=0.002"),
     "mean-of-pairs": (f"{ENERGY}.alpha_scale=per_bag", f"{ENERGY}.alpha=1.0"),
@@ -152,14 +152,13 @@ def main() -> None:
     listed = f"methods={json.dumps(['warm-up-unary', *BASELINES])}"
     changes += [part for change in (*settings, listed) for part in ("--set", change)]
     steps.start("baselines", "-m", "pairloc", "run", out / "coco17.toml", "--out", out / "coco17", *changes)
+    steps.wait("baselines")
+    steps.start("study", "-m", "pairloc", "study", "init", out / "coco17", "--out", out / "study", "--full-graph", 150)
     steps.wait(*names)
     for seed in options.seeds if options.subset else ():
         names.append(f"subset-{seed}")
         common = (GRID, out / "coco17", "--seed", seed, "--set", *settings, "--images", options.subset, "--method")
         steps.start(names[-1], *common, "warm-up-unary", "warm-up", "unary", "full")
-    study = ("-m", "pairloc", "study", "init", out / "coco17", "--out", out / "study", "--full-graph", 150)
-    steps.wait("baselines")
-    steps.start("study", *study)
     for name, variant in VARIANTS.items():
         names.append(f"play-{name}")
         common = (GRID, out / "play", "--method", "unary", "full", "--set", "localization.rounds=2")
