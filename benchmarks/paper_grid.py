@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/paper_grid.py RUN --method warm-up --set localization.energy.alpha=0.01 [--seed 0 1 2]
 
 Prints one line of JSON per method and seed: CorLoc @0.5 / @0.7 of all images, of clean and of cluttered ones (those
-whose file name begins with val2017/), seconds, and the CorLoc@0.5 of every class; `--out` also writes the boxes.
+whose file name begins with val2017/), seconds, and the CorLoc@0.5 of every class; `--out` also writes the boxes. A
+change of `transfer` learns the transfer scores anew.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.evaluation.corloc import corloc, localized
 from pairloc.formats.coco import write_boxes
-from pairloc.localization.engine import localize_target
+from pairloc.localization.engine import learn_source, localize_target
 from pairloc.localization.methods import METHODS
 from pairloc.platform import choose_device, learning_device
 from pairloc.presets import merged, set_value
@@ -81,10 +82,13 @@ def main() -> None:
         content = merged(run.settings.model_dump(mode="json"), changes)
         content = merged(content, {"localization": {"seed": seed}})
         settings = RunSettings.model_validate(content)
+        learned = run.learned
+        if any(change.startswith("transfer.") for change in options.changes):
+            learned = learn_source(run.source_bags, run.source, settings.transfer, device=device, memory=run.memory)
         for method in options.method:
             start = time.perf_counter()
             found = localize_target(
-                run.target_bags, dataset, run.learned, METHODS[method].section(settings), method=method,
+                run.target_bags, dataset, learned, METHODS[method].section(settings), method=method,
                 indices=indices, device=device, memory=run.memory, log=lambda line: print(f"# {line}", flush=True),
             )  # fmt: skip
             seconds = round(time.perf_counter() - start, 1)

@@ -22,6 +22,7 @@ GRID = Path(__file__).with_name("paper_grid.py")
 ALPHAS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 LAMBDAS = (0.25, 0.5, 0.75)
 FOREGROUND = (0.5, 0.6, 0.7)
+ALL = ("warm-up-unary", "warm-up", "unary", "full")
 BASELINES = ("mi-svm", "deselaers", "lsda", "tang")
 ENERGY, TRAINING = "localization.energy", "localization.training"
 VARIANTS = {  # one change each, to see what limits a row
@@ -31,6 +32,10 @@ VARIANTS = {  # one change each, to see what limits a row
     "adamw": (f"{TRAINING}.optimizer=adamw", f"{TRAINING}.lr=0.002"),
     "mean-of-pairs": (f"{ENERGY}.alpha_scale=per_bag", f"{ENERGY}.alpha=1.0"),
     "folds": ("localization.folds=4",),
+    "transfer-cosine": ("transfer.pairs.kind=cosine",),
+    "transfer-adamw": ("transfer.training.optimizer=adamw", "transfer.training.lr=0.002"),
+    "transfer-tight": ("transfer.foreground_iou=0.65",),
+    "transfer-reduced": ("transfer.features.dimensions=256",),
 }
 CONFIG = """preset = "paper"
 methods = ["warm-up-unary"]
@@ -152,18 +157,18 @@ def main() -> None:
     listed = f"methods={json.dumps(['warm-up-unary', *BASELINES])}"
     changes += [part for change in (*settings, listed) for part in ("--set", change)]
     steps.start("baselines", "-m", "pairloc", "run", out / "coco17.toml", "--out", out / "coco17", *changes)
-    steps.wait("baselines")
-    steps.start("study", "-m", "pairloc", "study", "init", out / "coco17", "--out", out / "study", "--full-graph", 150)
     steps.wait(*names)
     for seed in options.seeds if options.subset else ():
         names.append(f"subset-{seed}")
         common = (GRID, out / "coco17", "--seed", seed, "--set", *settings, "--images", options.subset, "--method")
-        steps.start(names[-1], *common, "warm-up-unary", "warm-up", "unary", "full")
+        steps.start(names[-1], *common, *ALL)
     for name, variant in VARIANTS.items():
         names.append(f"play-{name}")
-        common = (GRID, out / "play", "--method", "unary", "full", "--set", "localization.rounds=2")
+        common = (GRID, out / "play", "--method", *ALL, "--set", "localization.rounds=2")
         steps.start(names[-1], *common, *settings, *variant)
-    steps.wait(*names, "study")
+    steps.wait(*names, "baselines")
+    steps.start("study", "-m", "pairloc", "study", "init", out / "coco17", "--out", out / "study", "--full-graph", 150)
+    steps.wait("study")
     for name in names:
         for row in steps.rows(name):
             parts = {part: row.get(part) for part in ("all", "clean", "cluttered", "seconds")}

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -222,3 +223,18 @@ def test_coco40_draws_images_until_every_class_has_enough(seed: int, wanted: int
         assert len(part[0]) <= 2 * wanted  # an image is only drawn for a class that lacks some
     assert split.test is not None
     assert len(split.test[0]) == 5
+
+
+def test_coco40_names_files_relative_to_the_folder_of_both_sets(tmp_path: Path) -> None:
+    names = ("ant", "bee", "yak", "zebra")
+    parts = []
+    for first_id, folder in ((1, "train2017"), (11, "val2017")):
+        dataset, truth = annotated([[("ant", False)], [("zebra", False)]], first_id=first_id, names=names)
+        parts.append((replace(dataset, folder=tmp_path / folder), truth))
+    split = split_coco40(parts[0], parts[1], np.random.default_rng(0))
+    assert split.test is not None
+    prefixes = [
+        {image.file.split("/")[0] for image in part[0].images} for part in (split.source, split.target, split.test)
+    ]
+    assert prefixes == [{"train2017"}, {"train2017"}, {"val2017"}]
+    assert {part[0].folder for part in (split.source, split.target, split.test)} == {tmp_path.resolve()}

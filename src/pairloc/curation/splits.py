@@ -109,28 +109,24 @@ def split_coco40(
     of the side has `images_per_class` or all it has; boxes of the other side are removed. The test set is the whole
     validation set.
     """
-    dataset, truth = train
+    dataset, truth = merge([train] if val is None else [train, val])
     if len(dataset.classes) < 2:
         raise InputError("this split needs at least two classes")
+    is_train = np.arange(len(dataset)) < len(train[0])
     order = sorted(range(len(dataset.classes)), key=lambda label: dataset.classes[label].casefold())
     sides = [sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])]
     shows = _box_counts(dataset, truth) > 0  # (images, classes)
     drawn = []
     for side in sides:
         used, missing = np.zeros(len(dataset), dtype=np.bool_), np.full(len(side), images_per_class)
-        for image in generator.permutation(len(dataset)):
+        for image in generator.permutation(len(train[0])):
             shown = shows[image, side]
             if (shown & (missing > 0)).any():
                 used[image] = True
                 missing -= shown
         drawn.append(restrict(dataset, truth, used, side))
-    test = None
-    if val is not None:
-        names = [dataset.classes[label] for label in sides[1]]
-        everything = np.ones(len(val[0]), dtype=np.bool_)
-        test = restrict(*val, everything, [val[0].classes.index(name) for name in names if name in val[0].classes])
     source, target = drawn
-    return Split(source, target, test)
+    return Split(source, target, None if val is None else restrict(dataset, truth, ~is_train, sides[1]))
 
 
 def split_classes(annotated: Annotated, target: Sequence[str], mixed: Mixed = "source") -> Split:

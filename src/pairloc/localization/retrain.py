@@ -66,7 +66,9 @@ def retrain(
         scores.load_state_dict(previous.state_dict())
     allowed = torch.ones(bags.count, dtype=torch.bool) if allowed is None else allowed.cpu()
     filled = allowed & bags.valid.any(dim=1).cpu()
-    held_out = torch.rand(bags.count, generator=torch.Generator().manual_seed(seed)) < training.held_out
+    # With a warm start every round holds out the same bags, because the previous scores must not be trained on them.
+    held_out_seed = settings.seed if training.warm_start else seed
+    held_out = torch.rand(bags.count, generator=torch.Generator().manual_seed(held_out_seed)) < training.held_out
     tagged = target.tagged.to(bags.device)
     splits = {}
     for name, mask in (("train", filled & ~held_out), ("held out", filled & held_out), ("all", filled)):

@@ -52,6 +52,23 @@ def test_an_svm_separates_separable_data() -> None:
     assert ((negative @ weight + bias) < 0).double().mean() > 0.95
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_svm_is_the_optimum_of_its_objective(seed: int) -> None:
+    """The gradient of the regularised squared hinge loss, written out, is zero."""
+    generator = torch.Generator().manual_seed(seed)
+    positive = torch.randn(12, 5, generator=generator, dtype=torch.float64) + 0.5
+    negative = torch.randn(40, 5, generator=generator, dtype=torch.float64)
+    weight, bias = (values.clone().requires_grad_() for values in fit_svm(positive, negative))
+    losses = [
+        (1 - sign * (x @ weight + bias)).clamp(min=0).pow(2).mean() for sign, x in ((1, positive), (-1, negative))
+    ]
+    (0.005 * weight.pow(2).sum() + 0.5 * losses[0] + 0.5 * losses[1]).backward()
+    assert weight.grad is not None
+    assert bias.grad is not None
+    assert float(weight.grad.abs().max()) < 1e-6
+    assert float(bias.grad.abs()) < 1e-6
+
+
 def test_it_starts_from_the_proposal_nearest_to_the_whole_image(tmp_path: Path) -> None:
     store, shown = planted_store(tmp_path / "s", bags=12)
     learned = learn_source(store, planted_truth(store, shown), plain_transfer(steps=5))

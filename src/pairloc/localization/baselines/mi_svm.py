@@ -14,6 +14,8 @@ from pairloc.localization.target import Target, fold_of_bags
 from pairloc.settings import MiSvmSettings
 
 _COST = 1.0  # C; positives and negatives each get half of it
+_DECAY = 1e-2
+_NEWTON_STEPS = 20
 _MINING_PASSES = 2
 _NEGATIVE_BAGS = 512  # maximum number of bags without the tag
 _RANDOM = 8  # random proposals per negative bag before mining
@@ -85,21 +87,34 @@ def train_svm(
 def fit_svm(positive: Tensor, negative: Tensor, cost: float = _COST) -> tuple[Tensor, Tensor]:
     """Fit a linear SVM with L2 regularisation and squared hinge loss; return its weight (d,) and bias ().
 
-    Positives (p, d) and negatives (n, d) have the same total weight.
+    Positives (p, d) and negatives (n, d) have the same total weight. Newton's method: given which examples violate the
+    margin, the optimum is a linear system; it is repeated until these examples stay the same.
     """
-    features = torch.cat([positive, negative]).double()
+    ones = torch.ones(len(positive) + len(negative), 1)
+    features = torch.cat(
+        [torch.cat([positive, negative]).double(), ones.to(positive.device).double()], dim=1
+    )  # bias last
     sign = torch.cat([torch.ones(len(positive)), -torch.ones(len(negative))]).to(features)
     sample_weight = torch.cat([torch.full((len(part),), 0.5 / len(part)) for part in (positive, negative)]).to(features)
-    parameters = torch.zeros(features.shape[1] + 1, dtype=torch.float64, device=features.device, requires_grad=True)
-    optimizer = torch.optim.LBFGS([parameters], max_iter=60, line_search_fn="strong_wolfe")
+    decay = torch.full((features.shape[1],), _DECAY).to(features)
+    decay[-1] = 1e-9  # the bias is not regularised
+    parameters = torch.zeros(features.shape[1]).to(features)
 
-    def closure() -> float:
-        optimizer.zero_grad()
-        margin = (1 - sign * (features @ parameters[:-1] + parameters[-1])).clamp(min=0)
-        loss = 0.5e-2 * parameters[:-1].pow(2).sum() + cost * (sample_weight * margin.pow(2)).sum()
-        loss.backward()
-        return float(loss.detach())
+    def objective(values: Tensor) -> Tensor:
+        margin = (1 - sign * (features @ values)).clamp(min=0)
+        return 0.5 * (decay * values.pow(2)).sum() + cost * (sample_weight * margin.pow(2)).sum()
 
-    optimizer.step(closure)
-    fitted = parameters.detach().to(positive.dtype)
+    for _ in range(_NEWTON_STEPS):
+        active = (1 - sign * (features @ parameters)) > 0
+        weighted = 2 * cost * (sample_weight * active)[:, None] * features  # (n, d + 1)
+        hessian = torch.diag(decay) + weighted.T @ features
+        optimum = torch.linalg.solve(hessian, weighted.T @ sign)
+        direction, step = optimum - parameters, 1.0
+        before = objective(parameters)
+        while step > 1e-4 and objective(parameters + step * direction) > before:
+            step /= 2
+        parameters = parameters + step * direction
+        if float(direction.abs().max()) < 1e-8:
+            break
+    fitted = parameters.to(positive.dtype)
     return fitted[:-1], fitted[-1]
