@@ -37,7 +37,7 @@ def trws_difference(labels: int) -> float:
 def pair_difference(m: int, b: int, d: int, kind: str) -> float:
     """Largest difference in blocks and sums of pair scores, relative to their standard deviation."""
     torch.manual_seed(m * b * d)
-    relation = PAIR_FUNCTIONS[kind](d).eval()
+    relation = PAIR_FUNCTIONS[kind](d, 1).eval()
     features = torch.randn(m, b, d)
     left, right = torch.randint(0, m, (7,)), torch.randint(0, m, (7,))
     picks = torch.randint(0, m, (min(m, 50),)), torch.randint(0, b, (min(m, 50),)), torch.randn(min(m, 50))

@@ -234,7 +234,7 @@ def test_unknown_devices_and_methods_are_refused(run: Path) -> None:
         Localizer.load(run).localize(["a.jpg"], ["cat"], method="best")
     with pytest.raises(InputError, match="'mi-svm' is a baseline with its own settings"):
         Localizer.load(run).localize(["a.jpg"], ["cat"], method="mi-svm")
-    with pytest.raises(InputError, match="does not hold a proposer"):
+    with pytest.raises(InputError, match="is not a folder of weights"):
         Localizer.load("nowhere")
 
 

@@ -216,7 +216,7 @@ def test_detect_trains_goes_on_from_weights_evaluates_and_runs(tmp_path: Path, m
     damaged[200:400] = bytes(200)  # its size can be read, its pixels cannot
     (tmp_path / "new" / "damaged.png").write_bytes(damaged)
     noise.save(tmp_path / "new" / os.fsdecode(b"no text \xff.png"))
-    found = run("detect", "run", "second", "new", "--least", 0, "--out", "out/found.json", cwd=tmp_path)
+    found = run("detect", "run", "second", "new", "--min-score", 0, "--out", "out/found.json", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     for name in ("new/bad.jpg: ", "new/damaged.png: ", "'no text "):
         assert f"left out: {name}" in found.stdout

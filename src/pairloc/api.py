@@ -29,6 +29,7 @@ from pairloc.localization.methods import METHODS, check_method
 from pairloc.localization.result import Localization
 from pairloc.platform import choose_device, learning_device
 from pairloc.runs.registry import check_learning
+from pairloc.runs.stages import AGNOSTIC
 from pairloc.settings import ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
 from pairloc.weights import EXTRACT, PACKAGED, SETTINGS, extract_of, localization_of, weights_folder
 
@@ -85,6 +86,7 @@ class Localizer:
         check_class_features(self.extract.class_features)
         check_pretrained(self.proposer)
         self._proposer: Proposer | None = None
+        self._box_proposer: Proposer | None = None  # gives the boxes if `extract.agnostic_boxes`
         self._learned: Learned | None = None
 
     def fit(self, source: str | Path | tuple[Dataset, GroundTruth], *, images: str | Path | None = None) -> "Localizer":
@@ -104,14 +106,21 @@ class Localizer:
         Raises
         ------
         InputError : the source cannot be read, or has too few annotated objects to learn from
+
+        Examples
+        --------
+        >>> localizer = Localizer().fit("annotated/source.json", images="annotated/images")
+        >>> localizer.save("weights")
         """
         truth = source if isinstance(source, tuple) else read_annotated(source, images=images)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             self._proposer = train(*truth, self.proposer, folder / "proposer", device=self.device)
+            if self.extract.agnostic_boxes:
+                agnostic = self.proposer.model_copy(update={"class_agnostic": True})
+                self._box_proposer = train(*truth, agnostic, folder / AGNOSTIC, device=self.device)
             chosen = truth[0].subset(for_transfer(*truth, self.proposer, self.transfer.images))
-            extract(chosen, folder / "proposer", folder / "bags", self.extract, device=self.device)
-            bags = BagStore(folder / "bags")
+            bags = self._extract(chosen, folder)
             learned = learn_source(bags, truth, self.transfer, device=learning_device(self.device))
             curve = calibrate(bags, truth, self.transfer, self.localization, device=learning_device(self.device))
             self._learned = learned.calibrated(curve)
@@ -133,6 +142,12 @@ class Localizer:
         Raises
         ------
         InputError : nothing was learned yet, the tags do not fit the images, or no image has a tag
+
+        Examples
+        --------
+        >>> found = Localizer.pretrained().localize(["images/a.jpg", "images/b.jpg"], {"images/a.jpg": "key"})
+        >>> [len(image.boxes) for image in found]
+        [1, 0]
         """
         check_method(method)
         if METHODS[method].section is not METHODS["full"].section:
@@ -142,18 +157,31 @@ class Localizer:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             proposer.save(folder / "proposer")
-            extract(dataset, folder / "proposer", folder / "bags", self.extract, device=self.device)
+            if self._box_proposer is not None:
+                self._box_proposer.save(folder / AGNOSTIC)
+            bags = self._extract(dataset, folder)
             workers = executor(self.processes if self.device == "cpu" else 1)
             return localize_target(
-                BagStore(folder / "bags"), dataset, learned, self.localization, method=method,
+                bags, dataset, learned, self.localization, method=method,
                 device=learning_device(self.device), executor=workers,
             )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
-        """Save the learned weights and the settings into a folder, for `load` and `pairloc localize --weights`."""
+        """Save the learned weights and the settings into a folder, for `load` and `pairloc localize --weights`.
+
+        Parameters
+        ----------
+        folder : a new or empty folder, or one that an earlier `save` wrote
+
+        Raises
+        ------
+        InputError : nothing was learned yet, or the folder contains other files
+        """
         proposer, learned = self._fitted()
         claim_folder(Path(folder), SETTINGS)
         proposer.save(Path(folder) / "proposer")
+        if self._box_proposer is not None:
+            self._box_proposer.save(Path(folder) / AGNOSTIC)
         learned.save(Path(folder))
         write_json(Path(folder) / SETTINGS, self.localization.model_dump(mode="json"), indent=1)
         write_json(Path(folder) / EXTRACT, self.extract.model_dump(mode="json"), indent=1)
@@ -162,7 +190,22 @@ class Localizer:
     def pretrained(
         cls, *, localization: LocalizationSettings | None = None, device: str = "auto", processes: int = 1
     ) -> "Localizer":
-        """Load the packaged weights, which were learned on 63 classes of COCO (see weights/coco63/CARD.md)."""
+        """Load the packaged weights, which were learned on 63 classes of COCO (see weights/coco63/CARD.md).
+
+        Parameters
+        ----------
+        localization : settings to use instead of the recommended ones
+        device : "auto", "cpu", "cuda" or "mps"
+        processes : number of processes that share the learning on a CPU
+
+        Returns
+        -------
+        localizer : Localizer, ready to localize
+
+        Examples
+        --------
+        >>> localizer = Localizer.pretrained(device="cpu")
+        """
         return cls.load(PACKAGED, localization=localization, device=device, processes=processes)
 
     @classmethod
@@ -175,9 +218,26 @@ class Localizer:
         device: str = "auto",
         processes: int = 1,
     ) -> "Localizer":
-        """Load weights and settings that `save` or a run wrote; `extract` and `localization` replace the settings.
+        """Load weights and settings that `save` or a run wrote.
 
-        Raises an InputError if the folder holds no weights or is damaged.
+        Parameters
+        ----------
+        folder : folder that `save` or `pairloc run` wrote, or "coco63" for the packaged weights
+        extract, localization : settings to use instead of those in the folder
+        device : "auto", "cpu", "cuda" or "mps"
+        processes : number of processes that share the learning on a CPU
+
+        Returns
+        -------
+        localizer : Localizer, ready to localize
+
+        Raises
+        ------
+        InputError : the folder contains no weights or is damaged
+
+        Examples
+        --------
+        >>> localizer = Localizer.load("runs/mine", processes=2)
         """
         path = weights_folder(str(folder))
         proposer, learned = Proposer.load(path / "proposer"), Learned.load(path)
@@ -186,7 +246,16 @@ class Localizer:
             localization=localization or localization_of(str(folder)), device=device, processes=processes,
         )  # fmt: skip
         localizer._proposer, localizer._learned = proposer, learned
+        if localizer.extract.agnostic_boxes:
+            localizer._box_proposer = Proposer.load(path / AGNOSTIC)
         return localizer
+
+    def _extract(self, dataset: Dataset, folder: Path) -> BagStore:
+        """Extract bags into a folder with the proposers, as a run does."""
+        features = folder / "proposer"
+        boxes = folder / AGNOSTIC if self.extract.agnostic_boxes else features
+        extract(dataset, boxes, folder / "bags", self.extract, features_folder=features, device=self.device)
+        return BagStore(folder / "bags")
 
     def _fitted(self) -> tuple[Proposer, Learned]:
         if self._proposer is None or self._learned is None:

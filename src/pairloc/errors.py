@@ -6,6 +6,12 @@ class InputError(Exception):
 
     The message is one sentence for the user: which file, line or key; what was found; what to do.
     The command line prints it without a traceback and exits with status 2.
+
+    >>> try:
+    ...     raise InputError("tags.csv: there is no such file")
+    ... except InputError as error:
+    ...     print(error)
+    tags.csv: there is no such file
     """
 
 

@@ -225,7 +225,9 @@ def files_in(folder: Path) -> list[str]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise an InputError if one of our folders contains a symbolic link: this package never creates any."""
+    """Raise an InputError if one of our folders is or contains a symbolic link: this package never creates any."""
+    if folder.is_symlink():
+        raise InputError(f"{folder}: is a symbolic link; remove it, nothing is written through links")
     for base, folders, files in os.walk(folder):
         for name in (*folders, *files):
             if Path(base, name).is_symlink():

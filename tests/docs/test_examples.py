@@ -5,12 +5,15 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import pairloc
 from pairloc.cli.reference_api import public_objects
 
+WITHOUT_EXAMPLE = {"pairloc.inference.Relocalization"}  # a result; see `ClassProblem.solve`
+WITHOUT_PARAMETERS = {"pairloc.errors.InputError"}
 NAMES = {name.rsplit(".", 1)[-1]: thing for name, thing in public_objects()}
 
 
@@ -18,11 +21,11 @@ NAMES = {name.rsplit(".", 1)[-1]: thing for name, thing in public_objects()}
 def test_examples_run(name: str, thing: Any, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workshop)
     module = importlib.import_module(thing.__module__)
-    names = {**vars(module), **NAMES, "torch": torch}
+    names = {**vars(module), **NAMES, "torch": torch, "np": np}
     finder = doctest.DocTestFinder(recurse=False)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     (example,) = finder.find(thing, name, module, globs=names)
-    assert example.examples, "has no example"
+    assert example.examples or name in WITHOUT_EXAMPLE, "has no example"
     report: list[str] = []
     assert runner.run(example, out=report.append).failed == 0, "".join(report)
 
@@ -30,7 +33,7 @@ def test_examples_run(name: str, thing: Any, workshop: Path, monkeypatch: pytest
 @pytest.mark.parametrize(("name", "thing"), public_objects(), ids=lambda value: value if isinstance(value, str) else "")
 def test_docstrings_describe_every_parameter(name: str, thing: Any) -> None:
     text = thing.__doc__
-    assert "Parameters\n" in text or "Attributes\n" in text
+    assert name in WITHOUT_PARAMETERS or "Parameters\n" in text or "Attributes\n" in text
     if not isinstance(thing, type):
         assert "Returns\n" in text
         assert "Raises\n" in text

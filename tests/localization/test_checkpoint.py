@@ -1,11 +1,13 @@
 """Checkpoints: a state is loaded as it was saved, and a run resumes from it to the same result."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from helpers import plain_settings, planted_target, recipe
@@ -68,3 +70,40 @@ def test_the_state_of_another_target_is_refused(planted: Planted, tmp_path: Path
     other, _ = planted_target(tmp_path / "store", bags=12)
     with pytest.raises(InputError, match="it belongs to another target"):
         load_state(tmp_path / "s", other, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("selection.0", lambda array: array + 9999),
+        ("selection.0", lambda array: -1 - array),
+        ("selection.0", lambda array: array.astype(np.float32)),
+        ("fold", lambda array: array[:3]),
+        ("gaps.1", lambda array: array[:1]),
+    ],
+)
+def test_a_state_that_does_not_fit_the_bags_is_one_sentence(
+    planted: Planted, tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    target, _, transfer = planted
+    file = tmp_path / "s"
+    save_state(recipe("warm-up", target, transfer, SETTINGS).state, file)
+    with safe_open(file, framework="np") as stored:
+        facts = stored.metadata()
+    arrays = load_file(file)
+    save_file(arrays | {name: change(arrays[name])}, file, facts)
+    with pytest.raises(InputError, match="cannot be resumed from"):
+        load_state(file, target, SETTINGS)
+
+
+@pytest.mark.parametrize("key", ["history", "curves"])
+@pytest.mark.parametrize("value", ["3", '[{"round": "x"}]', "[[1]]", "{"])
+def test_facts_of_another_shape_are_one_sentence(planted: Planted, tmp_path: Path, key: str, value: str) -> None:
+    target, _, transfer = planted
+    file = tmp_path / "s"
+    save_state(recipe("warm-up", target, transfer, SETTINGS).state, file)
+    with safe_open(file, framework="np") as stored:
+        facts = stored.metadata() | {key: value}
+    save_file(load_file(file), file, facts)
+    with pytest.raises(InputError, match="cannot be resumed from"):
+        load_state(file, target, SETTINGS)

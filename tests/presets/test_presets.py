@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import image_file, write_json
 from pairloc import presets
 from pairloc.errors import InputError
 from pairloc.presets import PRESETS, demo_settings, merged, preset, read_config, read_toml, set_value, validated
@@ -18,6 +19,7 @@ from pairloc.settings import (
     TransferSettings,
 )
 from pairloc.weights import PACKAGED, localization_of
+from runs.calling import call
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -268,3 +270,43 @@ def test_a_change_is_toml_or_an_unquoted_string(change: str, path: tuple[str, ..
         assert isinstance(inner, dict)
         content = inner
     assert content == {path[-1]: value}
+
+
+@pytest.mark.parametrize("images", ["coco", "coco/images"])
+def test_the_config_of_coco_finds_images_in_both_usual_layouts(images: str, tmp_path: Path) -> None:
+    """The split command of its header, then reading source and target as the run does."""
+    for split, first in (("train2017", 1), ("val2017", 100)):
+        names = {"person": 1, "cat": 17}
+        contents = [("person",), ("cat",), ("cat", "person")]
+        content = {
+            "images": [
+                {"id": first + i, "file_name": f"{first + i:012d}.jpg", "width": 40, "height": 30} for i in range(3)
+            ],
+            "categories": [{"id": id, "name": name} for name, id in names.items()],
+            "annotations": [
+                {
+                    "id": 10 * i + j,
+                    "image_id": first + i,
+                    "category_id": names[name],
+                    "bbox": [1, 2, 10, 10],
+                    "iscrowd": 0,
+                }
+                for i, shown in enumerate(contents)
+                for j, name in enumerate(shown)
+            ],
+        }
+        write_json(tmp_path / "coco" / "annotations" / f"instances_{split}.json", content)
+        for i in range(3):
+            image_file(tmp_path / images / split / f"{first + i:012d}.jpg")
+    files = [tmp_path / "coco" / "annotations" / f"instances_{split}2017.json" for split in ("train", "val")]
+    done = call("split", "coco17", "--annotations", *files, "--out", tmp_path / "coco17")
+    assert done.status == 0, done.text
+    (tmp_path / "configs").mkdir()
+    config = tmp_path / "configs" / "coco17.toml"
+    config.write_text((ROOT / "configs" / "coco17.toml").read_text())
+    run = Run(tmp_path / "runs" / "coco17", read_config(config), log=lambda line: None)
+    for dataset, count in ((run.source[0], 2), (run.target, 3)):
+        assert len(dataset) == count
+        assert all(dataset.path(index).is_file() for index in range(count))
+    with pytest.raises(InputError, match="are a download: allow it with --download"):
+        run.run()

@@ -1,6 +1,7 @@
 """Symbolic links, damage and other files in the folder of a run: nothing is lost or hidden."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -248,3 +249,58 @@ def test_skipped_images_are_listed_until_they_are_repaired(finished_run: Path, t
     assert call(*command).status == 0
     assert not (out / "skipped.txt").exists()
     assert call("verify", out).status == 0
+
+
+def test_a_page_is_not_written_through_a_linked_folder(finished_run: Path, tmp_path: Path) -> None:
+    page, victim = tmp_path / "r" / "x.html", tmp_path / "victim"
+    page.parent.mkdir()
+    victim.mkdir()
+    command = ("report", finished_run, "--out", page, "--embed", 0)
+    assert call(*command).status == 0
+    shutil.rmtree(page.with_name("x_files"))
+    page.with_name("x_files").symlink_to(victim)
+    assert "is a symbolic link" in refused(*command)
+    assert list(victim.iterdir()) == []
+
+
+def test_other_commands_do_not_write_into_a_run(finished_run: Path, tmp_path: Path) -> None:
+    folder = copied(finished_run, tmp_path / "run")
+    images = finished_run / "data" / "scenes" / "images"
+    message = refused("detect", "run", finished_run / "proposer", images, "--out", folder / "boxes.json")
+    assert "is the folder of a run" in message
+    assert not broken(folder)
+
+
+def test_clean_removes_nothing_from_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "aside" / "thesis").mkdir(parents=True)
+    (tmp_path / "seal.json").write_text("{}")
+    refused("clean", tmp_path, "--yes")
+    assert (tmp_path / "aside" / "thesis").is_dir()
+
+
+def test_a_damaged_shard_of_an_unfinished_extraction_is_written_again(
+    config: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    folder = copied(finished_run, tmp_path / "run")
+    array = folder / "bags" / "target" / "shard-00000" / "transfer.npy"
+    before = array.read_bytes()
+    (folder / "bags" / "done.json").unlink()
+    flip(array)
+    assert call("run", config, "--out", folder).status == 0
+    assert array.read_bytes() == before
+
+
+def test_repaired_images_are_mentioned_whenever_a_run_is_repeated(finished_run: Path, tmp_path: Path) -> None:
+    scenes = finished_run / "data" / "scenes"
+    names = sorted(file.name for file in (scenes / "images").glob("target*"))[:3]
+    (tmp_path / "images").mkdir()
+    for name in names:
+        (tmp_path / "images" / name).write_bytes((scenes / "images" / name).read_bytes())
+    (tmp_path / "images" / names[0]).write_bytes(b"no image")
+    (tmp_path / "tags.csv").write_text("image,label\n" + "".join(f"{name},cat\n" for name in names))
+    command = (
+        "localize", tmp_path / "images", "--tags", tmp_path / "tags.csv", "--out", tmp_path / "out",
+        "--weights", finished_run, "--rounds", 0,
+    )  # fmt: skip
+    for _ in range(2):
+        assert "1 images were left out" in call(*command).text

@@ -4,10 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from helpers import voc_xml
+from pairloc import Localizer, read
+from pairloc.boxes import to_xywh
 from pairloc.curation.scenes import write_scenes
 from pairloc.evaluation.table import Evaluation
 from pairloc.formats.reading import read_annotated
@@ -134,3 +137,21 @@ def test_the_table_has_every_row(finished: Path) -> None:
     full = next(row for row in rows if row["method"] == "full")
     assert full["training"] > 0
     assert full["inference"] > 0
+
+
+def test_python_and_the_command_line_use_both_proposers(finished: Path, tmp_path: Path) -> None:
+    """The same boxes from `localize`, from Python, and from weights that Python saved."""
+    tags, images = finished / "split" / "target_tags.csv", finished / "ILSVRC" / "Data" / "DET"
+    dataset = read(tags, images=images)
+    localizer = Localizer.load(finished / "run", device="cpu")
+    localizer.save(tmp_path / "saved")
+    names = [dataset.names(index) for index in range(len(dataset))]
+    found = localizer.localize([dataset.path(index) for index in range(len(dataset))], names)
+    expected = [(box.tag, *np.round(to_xywh(np.array(box.box)), 2).tolist()) for image in found for box in image.boxes]
+    for weights in (finished / "run", tmp_path / "saved"):
+        out = tmp_path / f"out-{weights.name}"
+        assert call("localize", images, "--tags", tags, "--weights", weights, "--out", out).status == 0
+        content = json.loads((out / "boxes.json").read_text())
+        classes = {entry["id"]: entry["name"] for entry in content["categories"]}
+        boxes = [(classes[entry["category_id"]], *entry["bbox"]) for entry in content["annotations"]]
+        assert sorted(boxes) == sorted(expected)

@@ -172,3 +172,12 @@ def test_an_unfinished_stage_with_other_inputs_is_not_resumed(config: Path, fini
     Run(folder, read_config(config), log=lines.append).run()
     assert any("was started from results that have been recomputed" in line for line in lines)
     assert (folder / "full" / "boxes.json").read_bytes() == (finished_run / "full" / "boxes.json").read_bytes()
+
+
+def test_the_content_of_backbone_weights_is_part_of_the_key(config: Path, tmp_path: Path) -> None:
+    found = []
+    for content in (b"one", b"other"):
+        (tmp_path / "weights.safetensors").write_bytes(content)
+        settings = read_config(config, [f"proposer.backbone_weights={tmp_path / 'weights.safetensors'}"])
+        found.append(keys(Run(Path("none"), settings).stages)["proposer"])
+    assert found[0] != found[1]

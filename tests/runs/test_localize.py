@@ -30,7 +30,7 @@ def test_weights_are_small_and_have_a_card() -> None:
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 40e6
     card = (folder / "CARD.md").read_text()
     assert "licence" in card
-    with pytest.raises(InputError, match="does not hold a proposer"):
+    with pytest.raises(InputError, match="is not a folder of weights"):
         weights_folder("nowhere")
 
 

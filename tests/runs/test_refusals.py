@@ -63,7 +63,7 @@ def test_an_unavailable_device_is_refused(config: Path, tmp_path: Path) -> None:
         ("--seed", -1, "--seed"),
         ("--format", "nope", "data.target_format: there is no 'nope'"),
         ("--device", "tpu", "device 'tpu': is not available"),
-        ("--weights", "nowhere", "nowhere: does not hold a proposer and transfer scores"),
+        ("--weights", "nowhere", "nowhere: is not a folder of weights"),
     ],
 )
 def test_a_wrong_option_of_localize_is_named(
@@ -193,3 +193,24 @@ def test_localize_uses_the_settings_of_the_weights_from_any_folder(
     )
     assert (changed.localization.rounds, changed.localization.seed, changed.seed) == (0, 7, 7)
     assert json.loads((finished_run / "config.json").read_text())["settings"]["localization"]["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            ('localization.features.kind="class"',),
+            "localization.features.kind is class, but extract.class_features is none",
+        ),
+        (
+            ('proposer.backbone="vit_tiny_patch16_224"', "proposer.pretrained=false"),
+            "gives no feature maps of images of 64",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_any_work(
+    config: Path, tmp_path: Path, changes: tuple[str, ...], message: str
+) -> None:
+    arguments = [part for change in changes for part in ("--set", change)]
+    assert message in refused("run", config, "--out", tmp_path / "run", *arguments)
+    assert not (tmp_path / "run").exists()

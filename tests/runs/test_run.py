@@ -201,7 +201,7 @@ def test_a_class_with_one_image_is_logged(finished_run: Path, tmp_path: Path) ->
     lines: list[str] = []
     run = Run(tmp_path / "run", read_config(config), log=lines.append)
     run.stages["data"].work(run, tmp_path)
-    assert lines == ["class 'rare' has one tagged image, which cannot be compared with others"]
+    assert lines == ["tag 'rare' has only one image, so its box cannot be compared with others"]
 
 
 def test_the_command_line_plans_and_runs(config: Path, finished_run: Path) -> None:

@@ -47,5 +47,5 @@ def test_invalid_settings_are_reported_with_their_file(tmp_path: Path, content: 
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not hold a proposer and transfer scores"):
+    with pytest.raises(InputError, match="is not a folder of weights"):
         weights_folder(str(tmp_path))

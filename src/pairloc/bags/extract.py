@@ -51,7 +51,7 @@ def extract(
         if missing:
             proposer = Proposer.load(proposer_folder, device)
             separate = features_folder is not None and features_folder != proposer_folder
-            describer = Proposer.load(features_folder, device) if features_folder and separate else proposer
+            feature_proposer = Proposer.load(features_folder, device) if features_folder and separate else proposer
             extractor = class_features or feature_extractor(settings.class_features, device)
             groups = [_groups(*writer.ranges[number], settings.batch or _BATCH.get(device, 64)) for number in missing]
             paths = [dataset.path(index) for index in range(len(dataset))]
@@ -60,7 +60,8 @@ def extract(
                 pending: Future[None] | None = None
                 for number, shard in zip(track(missing, len(missing)), groups, strict=True):
                     results = [
-                        _bags(next(image_batches), proposer, describer, extractor, settings, device) for _ in shard
+                        _bags(next(image_batches), proposer, feature_proposer, extractor, settings, device)
+                        for _ in shard
                     ]
                     if pending is not None:
                         pending.result()
@@ -90,7 +91,7 @@ def _groups(first: int, last: int, size: int) -> list[list[int]]:
 def _bags(
     batch: ImageBatch,
     proposer: Proposer,
-    describer: Proposer,
+    feature_proposer: Proposer,
     class_features: FeatureExtractor,
     settings: ExtractSettings,
     device: str,
@@ -100,8 +101,8 @@ def _bags(
     if errors and settings.unreadable == "fail":
         raise InputError(f"{errors[0]}; replace the file, or skip such images with --unreadable skip")
     images = batch.images.to(device)
-    bags = iter(_describe(images, proposer, describer, class_features, settings, device) if images else [])
-    empty = _empty(describer.settings.head, class_features.d)
+    bags = iter(_describe(images, proposer, feature_proposer, class_features, settings, device) if images else [])
+    empty = _empty(feature_proposer.settings.head, class_features.d)
     return [next(bags) if entry is None else empty for entry in batch.errors], errors
 
 
@@ -109,7 +110,7 @@ def _bags(
 def _describe(
     images: list[Tensor],
     proposer: Proposer,
-    describer: Proposer,
+    feature_proposer: Proposer,
     class_features: FeatureExtractor,
     settings: ExtractSettings,
     device: str,
@@ -121,7 +122,7 @@ def _describe(
         if settings.whole_image:
             boxes = [torch.cat([b, _whole_image(image, b)]) for b, image in zip(boxes, images, strict=True)]
         objectness, features = describe(
-            maps if describer is proposer else ImageFeatures(describer.model, images), boxes
+            maps if feature_proposer is proposer else ImageFeatures(feature_proposer.model, images), boxes
         )
         independent = torch.cat(class_features(images, boxes))
     offsets = np.cumsum([len(image_boxes) for image_boxes in boxes])[:-1]

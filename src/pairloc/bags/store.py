@@ -166,8 +166,15 @@ class StoreWriter:
         self.close()
 
     def missing(self) -> list[int]:
-        """Numbers of the shards that are not written yet."""
-        return [number for number in range(len(self.ranges)) if not (self.path / _name(number)).is_dir()]
+        """Numbers of the shards that are not written yet; damaged ones are removed, so that they are written again."""
+        numbers = []
+        for number in range(len(self.ranges)):
+            shard = self.path / _name(number)
+            if shard.is_dir() and not _intact(shard):
+                shutil.rmtree(shard)
+            if not shard.is_dir():
+                numbers.append(number)
+        return numbers
 
     def write(self, number: int, bags: Sequence[Bag], unreadable: Sequence[str] = ()) -> None:
         """Write the bags of one shard, and the error messages of its unreadable images."""
@@ -205,11 +212,21 @@ class StoreWriter:
 
     def finish(self) -> None:
         """Write the manifest, which marks the store as finished."""
-        if self.missing():
-            raise ValueError(f"{self.path}: {len(self.missing())} shards are missing")
+        missing = [number for number in range(len(self.ranges)) if not (self.path / _name(number)).is_dir()]
+        if missing:
+            raise ValueError(f"{self.path}: {len(missing)} shards are missing")
         names = [_name(number) for number in range(len(self.ranges))]
         shards = [read_model(self.path / name / FACTS, ShardFacts).model_dump() | {"name": name} for name in names]
         write_json(self.path / MANIFEST, {"made_by": "pairloc bags", "key": self.key, "shards": shards})
+
+
+def _intact(shard: Path) -> bool:
+    """Whether the arrays of a shard have the hashes that were written with them."""
+    try:
+        facts = read_model(shard / FACTS, ShardFacts)
+    except InputError:
+        return False
+    return not damaged_files(shard, {f"{name}.npy": value for name, value in facts.files.items()})
 
 
 class BagStore:

@@ -37,7 +37,9 @@ def doctor(
         bool, typer.Option("--deep", help="Decode the whole images instead of only their headers.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    most: Annotated[int, typer.Option("--most", min=1, help="Number of places to list for each kind of problem.")] = 5,
+    most: Annotated[
+        int, typer.Option("--limit", min=1, help="Maximum number of examples to list for each kind of problem.")
+    ] = 5,
 ) -> None:
     """Summarise a data set and list every problem that would matter later.
 
@@ -74,7 +76,7 @@ def _print_report(report: "Report", most: int) -> None:
         for finding in of_kind[:most]:
             print(f"  {finding.place}: {finding.problem}")
         if count > most:
-            print(f"  ... and {count - most} more (--most, --json)")
+            print(f"  ... and {count - most} more (--limit, --json)")
     errors, warnings = len(report.findings.errors), len(report.findings) - len(report.findings.errors)
     verdict = "can be used" if report.usable else "cannot be used"
     if report.usable and not report.checked:
@@ -133,7 +135,7 @@ def split_coco17(
 
 @split_app.command("play")
 def split_play(annotations: FirstFile, out: Out, val: ValFile = None) -> None:
-    """Split COCO 2017 one level below coco17, to choose settings on: 46 source classes, 17 classes play the target."""
+    """Split the 63 source classes of coco17 again, 46 as source and 17 as a stand-in target, to choose settings on."""
     from pairloc.curation import splits
     from pairloc.formats.reading import read_annotated
     from pairloc.io import output_folder

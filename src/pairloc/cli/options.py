@@ -73,6 +73,8 @@ def refuse_other_file(out: Path, ours: bytes) -> None:
     """Raise an InputError if `out` exists and does not contain the bytes `ours`, which mark files of this command."""
     if out.is_dir():
         raise InputError(f"{out}: is a folder; name the file to write")
+    if (out.parent / "seal.json").is_file():
+        raise InputError(f"{out.parent}: is the folder of a run, which would no longer be intact; name another file")
     if out.is_file():
         with out.open("rb") as stream:
             head = stream.read(4096)

@@ -126,7 +126,7 @@ def detect_train(
     box is at least 0.1; change this with `--set min_background_iou=`.
     """
     from pairloc.detector.backbones import check_pretrained
-    from pairloc.detector.detect import held_out, train_detector
+    from pairloc.detector.detect import held_out_mask, train_detector
     from pairloc.detector.model import Proposer
     from pairloc.detector.training import claim_training
     from pairloc.errors import InputError
@@ -162,7 +162,7 @@ def detect_train(
         architecture = ("backbone", "pyramid", "levels", "anchor", "roi", "head", "image_size")
         settings = settings.model_copy(update={name: getattr(initial.settings, name) for name in architecture})
     if hold_out:
-        train_boxes = train_boxes.where(~held_out(dataset, hold_out)[train_boxes.image])
+        train_boxes = train_boxes.where(~held_out_mask(dataset, hold_out)[train_boxes.image])
     train_detector(dataset, train_boxes, settings, out, start=initial, device=chosen, log=print)
     print(f"wrote {out}")
 
@@ -186,7 +186,7 @@ def detect_evaluate(
     import numpy as np
 
     from pairloc.boxes import to_xywh
-    from pairloc.detector.detect import detect, held_out, relabelled
+    from pairloc.detector.detect import detect, held_out_mask, relabelled
     from pairloc.detector.model import Proposer
     from pairloc.evaluation.average_precision import average_precision
     from pairloc.formats.reading import read_annotated
@@ -197,7 +197,7 @@ def detect_evaluate(
         refuse_other_file(out, b'[{"image_id":')
     dataset, true = read_annotated(truth, images=images)
     if hold_out:
-        kept = np.nonzero(held_out(dataset, hold_out))[0]
+        kept = np.nonzero(held_out_mask(dataset, hold_out))[0]
         new_index = np.full(len(dataset), -1)
         new_index[kept] = np.arange(len(kept))
         dataset, true = dataset.subset(kept.tolist()), true.relabelled(new_index, np.arange(len(dataset.classes)))
@@ -233,7 +233,7 @@ def detect_run(
     detector: Annotated[Path, typer.Argument(help="Folder of a trained detector.")],
     images: Annotated[Path, typer.Argument(help="Folder of images of any size. They need no tags.")],
     out: Annotated[Path, typer.Option("--out", help="File to write: COCO JSON with scores.")],
-    least: Annotated[float, typer.Option("--least", min=0, max=1, help="Minimum score of a box.")] = 0.5,
+    least: Annotated[float, typer.Option("--min-score", min=0, max=1, help="Minimum score of a box.")] = 0.5,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:

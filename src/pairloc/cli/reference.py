@@ -16,14 +16,14 @@ from pairloc.settings import NO_EFFECT, RunSettings, Settings
 
 _SETTINGS = """# Settings
 
-Every setting of a run, as a TOML file has it. The values are the recommended ones: a file names only what differs.
+Every setting of a run, as written in a TOML file. The values are the recommended ones: a file names only what differs.
 Settings marked with * have no effect on the result. This page is generated (`python -m pairloc.cli.reference
 docs/reference`).
 """
 _COMMANDS = """# Command line
 
-Every command with its arguments and options. A command ends with exit status 0, with 1 if it found what it was asked to
-look for (`doctor`, `verify`), and with 2 and one sentence for bad input. This page is generated (`python -m
+Every command with its arguments and options. A command ends with exit status 0, with 1 if `doctor` found errors or
+`verify` found changed files, and with 2 and one sentence for bad input. This page is generated (`python -m
 pairloc.cli.reference docs/reference`).
 """
 

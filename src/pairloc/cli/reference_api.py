@@ -7,11 +7,20 @@ from typing import Any
 
 PUBLIC = {
     "pairloc": ("Localizer", "Localization", "read", "evaluate"),
+    "pairloc.errors": ("InputError",),
     "pairloc.localization.result": ("FoundImage", "FoundBox"),
     "pairloc.evaluation.corloc": ("CorLoc",),
     "pairloc.datasets.dataset": ("Dataset",),
-    "pairloc.inference": ("ClassProblem", "Anchors", "Problem", "Solution", "solve"),
+    "pairloc.datasets.scored": ("ScoredBoxes",),
+    "pairloc.inference": ("ClassProblem", "Relocalization", "Anchors", "Problem", "Solution", "solve"),
     "pairloc.scores": ("PairScorer", "RelationScores"),
+}
+# Members that other modules use, but users do not need.
+_INTERNAL = {
+    "Localization": {"of"},
+    "ClassProblem": {"anchored", "against", "checked", "weight"},
+    "Problem": {"rounding"},
+    "RelationScores": {"kernel", "project"},
 }
 _HEAD = """# Python
 
@@ -21,7 +30,7 @@ generated from the docstrings (`python -m pairloc.cli.reference docs/reference`)
 
 
 def public_objects() -> list[tuple[str, Any]]:
-    """Return every public name, with its module, and what it names."""
+    """Return every public name, with its module, and its object."""
     return [
         (f"{module}.{name}", getattr(importlib.import_module(module), name))
         for module, names in PUBLIC.items()
@@ -37,7 +46,8 @@ def api_page() -> str:
         if inspect.isclass(thing):
             for member, value in vars(thing).items():
                 method = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-                if not member.startswith("_") and (inspect.isfunction(method) or isinstance(method, property)):
+                hidden = member.startswith("_") or member in _INTERNAL.get(thing.__name__, ())
+                if not hidden and (inspect.isfunction(method) or isinstance(method, property)):
                     shown = method.fget if isinstance(method, property) else method
                     lines += [f"### `{name.rsplit('.', 1)[-1]}.{member}`", "", *_described(member, shown, value)]
     return "\n".join(lines).rstrip() + "\n"
@@ -48,11 +58,26 @@ def _described(name: str, thing: Any, member: Any = None) -> list[str]:
     lines = []
     if not isinstance(member, property):
         lines = ["```text", _signature(name, thing), "```", ""]
-    return [*lines, *_markdown(inspect.getdoc(thing) or ""), ""]
+    return [*lines, *_markdown(inspect.getdoc(thing) or "", _types(thing)), ""]
+
+
+def _types(thing: Any) -> dict[str, str]:
+    """The types of the parameters of a class or function, or of the fields of a dataclass, as text."""
+    annotations = dict(getattr(thing, "__annotations__", {}))
+    if inspect.isclass(thing):
+        annotations |= getattr(vars(thing).get("__init__"), "__annotations__", {})
+    return {name: _type(annotation) for name, annotation in annotations.items()}
+
+
+def _type(annotation: Any) -> str:
+    """A type as it is written, without the modules of names."""
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", inspect.formatannotation(annotation)).strip("'")
 
 
 def _signature(name: str, thing: Any) -> str:
     """The call with the names and defaults of its parameters, without types."""
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        return f"{name}(message)"
     parameters = []
     for parameter in inspect.signature(thing).parameters.values():
         if parameter.name in ("self", "cls"):
@@ -66,8 +91,8 @@ def _signature(name: str, thing: Any) -> str:
     return f"{name}({', '.join(parameters)})"
 
 
-def _markdown(text: str) -> list[str]:
-    """A docstring with sections as numpydoc has them, as Markdown."""
+def _markdown(text: str, types: dict[str, str]) -> list[str]:
+    """A docstring with sections as numpydoc has them, as Markdown; parameters get their types."""
     lines = text.splitlines()
     result: list[str] = []
     index = 0
@@ -85,7 +110,8 @@ def _markdown(text: str) -> list[str]:
             result += ["```pycon", *block, "```"]
         elif re.match(r"\w+(, \w+)* : ", line):
             name, _, kind = line.partition(" : ")
-            result.append(f"- `{name}`: {kind}")
+            shown = ", ".join(dict.fromkeys(types[part] for part in name.split(", ") if part in types))
+            result.append(f"- `{name}` (`{shown}`): {kind}" if shown else f"- `{name}`: {kind}")
             index += 1
         else:
             result.append(re.sub("^    ", "  ", line))

@@ -171,7 +171,7 @@ def study_init(
         typer.Option(
             "--full-graph",
             min=0,
-            help="Also compare ICM with block ICM and mean field, for classes of at most this many images; 0 does not.",
+            help="Also run block ICM and mean field, for classes of at most this many images; 0 skips this.",
         ),
     ] = 0,
     device: Device = "auto",

@@ -80,11 +80,11 @@ def split_coco17(train: Annotated, val: Annotated | None = None) -> Split:
 
 
 def split_play(train: Annotated, val: Annotated | None = None) -> Split:
-    """The COCO protocol one level down, for choosing settings without looking at the target.
+    """The COCO protocol within its source classes, for choosing settings without looking at the target.
 
-    17 source classes play the target, 46 are taught; boxes of the 17 target classes are removed. Source: training
-    images with a taught class. Target: training images with playing classes only ("clean"), and validation images with
-    a playing class and without a target class ("cluttered").
+    17 source classes are a stand-in target (playing classes), 46 are taught; boxes of the 17 target classes are
+    removed. Source: training images with a taught class. Target: training images with playing classes only ("clean"),
+    and validation images with a playing class and without a target class ("cluttered").
     """
     parts = [train] if val is None else [train, val]
     dataset, truth = merge(parts)
@@ -105,8 +105,8 @@ def split_coco40(
 ) -> Split:
     """ILSVRC's shape on COCO: in alphabetical order, the first half of the classes is source, the second half target.
 
-    Training images are drawn at random, those that show a class of a side which still lacks images, until every class
-    of the side has `images_per_class` or all it has; boxes of the other side are removed. The test set is the whole
+    Training images are drawn at random for each half. An image is kept if it shows a class of the half that still has
+    fewer than `images_per_class` images; boxes of the other half are removed. The test set is the whole
     validation set.
     """
     dataset, truth = merge([train] if val is None else [train, val])

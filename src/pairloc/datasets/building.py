@@ -152,12 +152,16 @@ class Builder:
         self._places.append(place)
 
     def choose_image_folder(self, folders: Iterable[Path]) -> None:
-        """Use the first of these folders that contains one of the images, unless the user passed a folder."""
-        if self.folder is not None:
-            return
+        """Use the first of these folders that contains one of the images.
+
+        If the user passed a folder, it is used, or its subfolder `images` if only that contains one of them.
+        """
+        given = self.folder
+        if given is not None:
+            folders = [given, given / "images"]
         sample = self.images[:: max(1, len(self.images) // 200)]
         candidates = (folder.absolute() for folder in folders)
-        self.folder = next((f for f in candidates if any((f / image.file).is_file() for image in sample)), None)
+        self.folder = next((f for f in candidates if any((f / image.file).is_file() for image in sample)), given)
 
     def build(self, place: object) -> Parsed:
         """Check the boxes and return everything that is valid; `place` names the data set in a finding."""

@@ -57,7 +57,7 @@ class Dataset:
         return len(self.images)
 
     def names(self, index: int) -> tuple[str, ...]:
-        """Names of the tags of an image."""
+        """Return the names of the tags of the image at `index`."""
         return tuple(self.classes[label] for label in self.tags[index])
 
     @cached_property
@@ -70,13 +70,13 @@ class Dataset:
         return tuple(tuple(indices) for indices in images)
 
     def path(self, index: int) -> Path:
-        """Path of an image on disk; raises an InputError if the image folder is unknown."""
+        """Return the path of the image at `index`; raises an InputError if the image folder is unknown."""
         if self.folder is None:
             raise InputError(f"{self.images[index].file}: the image folder is unknown; pass it with --images")
         return self.folder / self.images[index].file
 
     def subset(self, indices: Sequence[int]) -> "Dataset":
-        """A data set with the same classes and only these images, in this order."""
+        """Return a data set with the same classes and only the images at `indices`, in this order."""
         return Dataset(
             tuple(self.images[index] for index in indices),
             self.classes,
@@ -86,7 +86,7 @@ class Dataset:
         )
 
     def indices_of(self, other: "Dataset") -> list[int | None]:
-        """The index in this data set of every image of `other`; None for an image that is not in this one.
+        """Return the index in this data set of every image of `other`; None for an image that is not in this one.
 
         Images are matched by file, or by id if the two data sets have no file in common.
         """

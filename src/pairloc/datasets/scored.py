@@ -7,7 +7,21 @@ from pairloc.boxes import Bools, Floats, Ints
 
 @dataclass(frozen=True)
 class ScoredBoxes:
-    """The n predicted boxes of a `Dataset`, as columns."""
+    """The n predicted boxes of a `Dataset`, as columns.
+
+    Attributes
+    ----------
+    image : (n,) index of the image of every box
+    label : (n,) index of its class
+    boxes : (n, 4) corners x1, y1, x2, y2 in pixels of the image
+    score : (n,) its score or confidence; NaN if it has none
+
+    Examples
+    --------
+    >>> boxes = ScoredBoxes(np.array([0]), np.array([2]), np.array([[1.0, 2.0, 30.0, 40.0]]), np.array([0.9]))
+    >>> len(boxes.where(boxes.score > 0.5))
+    1
+    """
 
     image: Ints  # (n,) index into Dataset.images
     label: Ints  # (n,) index into Dataset.classes

@@ -87,6 +87,8 @@ def _load_weights(network: nn.Module, file: Path, name: str) -> None:
 def check_pretrained(settings: ProposerSettings) -> None:
     """Raise an InputError if the backbone does not exist, or its weights would need a download nobody asked for."""
     check_backbone(settings.backbone)
+    if settings.backbone not in BACKBONES:
+        _check_maps(settings)
     if settings.backbone_weights is not None and not settings.backbone_weights.is_file():
         raise InputError(f"{settings.backbone_weights}: there is no such file of backbone weights")
     available = settings.backbone.startswith("efficientnet-lite") or settings.backbone_weights is not None
@@ -99,6 +101,19 @@ def check_pretrained(settings: ProposerSettings) -> None:
             f"the ImageNet weights of {settings.backbone} are a download: allow it with --download, name a file with "
             "proposer.backbone_weights, or set proposer.pretrained = false"
         )
+
+
+@torch.no_grad()
+def _check_maps(settings: ProposerSettings) -> None:
+    """Raise an InputError if a timm model does not return feature maps (n, channels, H, W) for images of this size."""
+    side = settings.image_size
+    try:
+        maps = Maps(settings.backbone, pretrained=False, levels=settings.levels).eval()(torch.zeros(1, 3, side, side))
+        usable = len(maps) == settings.levels and all(entry.ndim == 4 for entry in maps)
+    except (RuntimeError, ValueError, AssertionError, IndexError):
+        usable = False
+    if not usable:
+        raise InputError(f"the backbone {settings.backbone!r} gives no feature maps of images of {side} pixels")
 
 
 def check_backbone(name: str) -> None:

@@ -51,7 +51,7 @@ def train_detector(
     return train(dataset, truth, settings, out, start=start, device=device, log=log, writer=writer, resumable=resumable)
 
 
-def held_out(dataset: Dataset, one_in: int) -> npt.NDArray[np.bool_]:
+def held_out_mask(dataset: Dataset, one_in: int) -> npt.NDArray[np.bool_]:
     """Choose the images to hold out, about one in `one_in`: a mask (N,).
 
     The choice depends on the hash of the file name only, so it is the same for every file that lists the image.

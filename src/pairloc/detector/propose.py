@@ -10,7 +10,7 @@ from torchvision.models.detection.image_list import ImageList
 from pairloc.detector.batched import kept_by_nms, padded
 
 Size = tuple[int, int]  # height, width
-_MIN_REGIONS = 300  # region proposals per image, or three per box that is wanted: NMS drops most of them
+_MIN_REGIONS = 300  # minimum number of region proposals per image; three per requested box if that is more
 
 
 class ImageFeatures:
@@ -23,7 +23,7 @@ class ImageFeatures:
         self.model = model
         inputs, _ = model.transform([pad_thin(image) for image in images])
         self.images: ImageList = inputs
-        self.sizes: list[Size] = inputs.image_sizes  # of the scaled images
+        self.sizes: list[Size] = inputs.image_sizes  # sizes of the scaled images
         self.maps: dict[str, Tensor] = model.backbone(inputs.tensors)
         self.shapes: list[Size] = [(image.shape[1], image.shape[2]) for image in images]
         padded_shapes = [pad_thin(image).shape for image in images]
@@ -36,7 +36,8 @@ class ImageFeatures:
     def regions(self, count: int) -> list[Tensor]:
         """At most `count` region proposals (n, 4) of every image, in pixels of the network's input."""
         rpn = self.model.rpn
-        rpn._pre_nms_top_n["testing"] = rpn._post_nms_top_n["testing"] = count  # per level; in all
+        # limits before NMS (per level) and after it (total)
+        rpn._pre_nms_top_n["testing"] = rpn._post_nms_top_n["testing"] = count
         proposals, _ = rpn(self.images, self.maps)
         return list(proposals)
 
@@ -61,19 +62,19 @@ def propose(model: FasterRCNN, images: list[Tensor], count: int, overlap: float)
     return best_boxes(ImageFeatures(model, images), count, overlap)
 
 
-def best_boxes(seen: ImageFeatures, count: int, overlap: float) -> list[Tensor]:
+def best_boxes(features: ImageFeatures, count: int, overlap: float) -> list[Tensor]:
     """The same as `propose`, given the feature maps of the images."""
-    regions = seen.regions(max(_MIN_REGIONS, 3 * count))
-    logits, deltas = seen.model.roi_heads.box_predictor(seen.pooled(regions))
-    decoded = seen.model.roi_heads.box_coder.decode(deltas.float(), regions)  # (n, classes + 1, 4)
+    regions = features.regions(max(_MIN_REGIONS, 3 * count))
+    logits, deltas = features.model.roi_heads.box_predictor(features.pooled(regions))
+    decoded = features.model.roi_heads.box_coder.decode(deltas.float(), regions)  # (n, classes + 1, 4)
     label = logits[:, 1:].argmax(dim=1) + 1
     boxes = decoded[torch.arange(len(label), device=label.device), label]
     counts = [len(region) for region in regions]
     table, valid = padded(list(torch.split(boxes, counts)))  # (N, P, 4), (N, P)
     scores, _ = padded(list(torch.split(objectness(logits.float()), counts)))
-    limits = table.new_tensor([[w, h, w, h] for h, w in seen.shapes])
-    table = torch.minimum((table * seen.scales[:, None]).clamp(min=0), limits[:, None])
-    min_side = seen.scales[:, None, :2].clamp(max=1)  # one pixel of the image or of the input, whichever is smaller
+    limits = table.new_tensor([[w, h, w, h] for h, w in features.shapes])
+    table = torch.minimum((table * features.scales[:, None]).clamp(min=0), limits[:, None])
+    min_side = features.scales[:, None, :2].clamp(max=1)  # one pixel of the image or of the input, whichever is smaller
     valid &= ((table[..., 2:] - table[..., :2]) >= min_side).all(dim=2)
     scores, order = scores.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True)
     table = table.gather(1, order[..., None].expand(-1, -1, 4))
@@ -83,26 +84,27 @@ def best_boxes(seen: ImageFeatures, count: int, overlap: float) -> list[Tensor]:
 
 
 @torch.no_grad()
-def describe(seen: ImageFeatures, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
+def describe(features: ImageFeatures, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Objectness (n,) and features (n, d) of the boxes (n_i, 4) of all images, concatenated; boxes in image pixels."""
-    features = seen.pooled([image_boxes / scale for image_boxes, scale in zip(boxes, seen.scales, strict=True)]).float()
-    logits, _ = seen.model.roi_heads.box_predictor(features)
-    return objectness(logits.float()), features
+    regions = [image_boxes / scale for image_boxes, scale in zip(boxes, features.scales, strict=True)]
+    pooled = features.pooled(regions).float()
+    logits, _ = features.model.roi_heads.box_predictor(pooled)
+    return objectness(logits.float()), pooled
 
 
 @torch.no_grad()
-def predict(seen: ImageFeatures, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
+def predict(features: ImageFeatures, boxes: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Classify boxes (n_i, 4) in image pixels and regress them; n boxes of all images, concatenated.
 
     Returns the log-probabilities of background and classes (n, classes + 1) and one refined box per class
     (n, classes + 1, 4).
     """
-    regions = [image_boxes / scale for image_boxes, scale in zip(boxes, seen.scales, strict=True)]
-    logits, deltas = seen.model.roi_heads.box_predictor(seen.pooled(regions))
-    decoded = seen.model.roi_heads.box_coder.decode(deltas.float(), regions)
+    regions = [image_boxes / scale for image_boxes, scale in zip(boxes, features.scales, strict=True)]
+    logits, deltas = features.model.roi_heads.box_predictor(features.pooled(regions))
+    decoded = features.model.roi_heads.box_coder.decode(deltas.float(), regions)
     counts = torch.tensor([len(image_boxes) for image_boxes in boxes], device=decoded.device)
-    limits = decoded.new_tensor([[w, h, w, h] for h, w in seen.shapes]).repeat_interleave(counts, dim=0)
-    decoded = decoded * seen.scales.repeat_interleave(counts, dim=0)[:, None]
+    limits = decoded.new_tensor([[w, h, w, h] for h, w in features.shapes]).repeat_interleave(counts, dim=0)
+    decoded = decoded * features.scales.repeat_interleave(counts, dim=0)[:, None]
     top_left = torch.minimum(decoded[..., :2].clamp(min=0), limits[:, None, :2] - 1)
     bottom_right = torch.maximum(torch.minimum(decoded[..., 2:], limits[:, None, 2:]), top_left + 1)  # no empty box
     return torch.log_softmax(logits.float(), dim=1), torch.cat([top_left, bottom_right], dim=2)

@@ -72,7 +72,7 @@ def train(
     """
     random.seed(settings.seed)
     torch.manual_seed(settings.seed)
-    train_images, held_out_images = held_out(dataset, truth, settings)
+    train_images, held_out_images = split_images(dataset, truth, settings)
     train_boxes, recall_boxes = held_classes(dataset, truth, settings)
     model = build(settings, len(dataset.classes))
     if start is not None:
@@ -182,7 +182,7 @@ def freeze_statistics(model: nn.Module) -> None:
             module.eval()
 
 
-def held_out(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[list[int], list[int]]:
+def split_images(dataset: Dataset, truth: GroundTruth, settings: ProposerSettings) -> tuple[list[int], list[int]]:
     """Split the images with a box into training images and held-out ones, which the proposer never sees.
 
     Raises an InputError if there is no box.
@@ -201,7 +201,7 @@ def for_transfer(dataset: Dataset, truth: GroundTruth, settings: ProposerSetting
     The proposer's features are better on its training images than on new ones, so the scores should be learned on
     images it never saw. If less than a tenth was held out, all images with a box are used.
     """
-    trained_on, unseen = held_out(dataset, truth, settings)
+    trained_on, unseen = split_images(dataset, truth, settings)
     enough = settings.held_out >= 0.1 and len(unseen) >= 20
     chosen = unseen if enough else sorted([*trained_on, *unseen])
     return sorted(np.random.default_rng(settings.seed).permutation(chosen)[:most].tolist())

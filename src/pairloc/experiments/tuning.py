@@ -22,7 +22,7 @@ from pairloc.localization.learned import Learned
 from pairloc.presets import merged
 from pairloc.settings import LocalizationSettings, TransferSettings
 
-_MIN_PURE = 150  # with fewer images of playing classes alone, images that show other classes too are used
+_MIN_CLEAN = 150  # with fewer clean images of the playing classes, cluttered ones are used too
 
 # Key, values to try, and method to evaluate with. Keys are tried in this order; the best value of each is kept.
 SEARCH: tuple[tuple[str, tuple[Any, ...], str], ...] = (
@@ -87,7 +87,7 @@ def draw_classes(dataset: Dataset, count: int, seed: int) -> Draw:
     classes = np.sort(random.permutation(usable)[:count])
     playing = set(classes.tolist())
     target = [i for i, tags in enumerate(dataset.tags) if tags and set(tags) <= playing]
-    if len(target) < _MIN_PURE:
+    if len(target) < _MIN_CLEAN:
         mixed = [i for i, tags in enumerate(dataset.tags) if set(tags) & playing]
         target = sorted(random.permutation(mixed)[: max(len(mixed) // 2, 1)].tolist())
     return Draw(classes, sorted(set(range(len(dataset))) - set(target)), target)

@@ -41,8 +41,10 @@ def parse(path: Path, builder: Builder) -> None:
             base / "images",
             base,
             base / last_word,
+            base / "images" / last_word,
             base.parent / "images",
             base.parent / last_word,
+            base.parent / "images" / last_word,
             base.parent,
         ]
     )

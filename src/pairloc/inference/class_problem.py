@@ -63,7 +63,18 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Relocalization:
-    """The result of re-localization: one proposal per bag, and how reliable each one is."""
+    """The result of re-localization: one proposal per bag, and how reliable each one is.
+
+    Attributes
+    ----------
+    selection : (M,) index of the selected proposal of every bag
+    energy : energy of the selection
+    history : state after the initialisation and after every epoch of ICM
+    converged : whether no change of a single bag lowers the energy
+    gaps : (M,) energy increase if a bag takes its best other proposal and the others keep theirs
+    mini_gaps : (M,) gap of the solver in the mini-problem of a bag; NaN without mini-problems
+    certified : (M,) whether the mini-problem of a bag was solved to a certified minimum
+    """
 
     selection: Tensor  # (M,)
     energy: float
@@ -203,13 +214,35 @@ class ClassProblem:
         memory: int | None = None,
         speculation: int | None = None,
     ) -> Relocalization:
-        """Algorithm 1: an initial selection, then ICM over the graph of all bags.
+        """Run Algorithm 1 of the paper: an initial selection, then ICM over the graph of all bags.
 
-        `start` is "mini-problems" (of `k` bags, by `solver`), "unary", "random", or a selection (M,). If `previous`, a
-        selection, is given, the energy of the result is at most that of `previous`. `memory` limits the bytes of pair
-        scores and of the solver's copies of them; the default is 2 GiB on a CPU and a quarter of the free memory on a
-        GPU. `speculation` is the number of changes ICM computes together; it does not affect the selection. Raises
-        ValueError for an option out of range, or if a pair score is not finite.
+        Parameters
+        ----------
+        start : "mini-problems", "unary", "random", or a selection (M,)
+        k : number of bags in a mini-problem
+        solver : name of the solver of the mini-problems
+        iterations : maximum number of iterations of the solver
+        epochs : maximum number of passes of ICM over the bags
+        tolerance : relative gap below which a mini-problem counts as solved
+        seed : seed of the random groups, and of the start "random"
+        previous : a selection (M,); the energy of the result is at most that of `previous`
+        memory : limit on the bytes of pair scores and of the solver's copies of them; by default 2 GiB on a CPU and a
+            quarter of the free memory on a GPU
+        speculation : number of changes that ICM computes together; it does not affect the selection
+
+        Returns
+        -------
+        result : Relocalization
+
+        Raises
+        ------
+        ValueError : an option is out of range, or a pair score is not finite
+
+        Examples
+        --------
+        >>> problem = ClassProblem(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), PairTable(torch.zeros(2, 2, 2, 2)))
+        >>> problem.solve(k=2).selection.tolist()
+        [0, 1]
         """
         if k < 2 or epochs < 0 or iterations < 1:
             raise ValueError(f"k is {k}, epochs {epochs}, iterations {iterations}; they must be at least 2, 0 and 1")

@@ -1,7 +1,7 @@
 """Mean field and block ICM on the graph of all bags of a class: the algorithms that the paper compares ICM with.
 
-A sweep of mean field computes all O(M^2 B^2) pair scores, one of block ICM O(M B^2) beside those of ICM, so both
-are for studies of small classes.
+A sweep of mean field computes all O(M^2 B^2) pair scores; one of block ICM computes O(M B^2) more than ICM. Use both
+only on small classes.
 """
 
 import time
@@ -15,7 +15,7 @@ from pairloc.inference.class_icm import Step, selected_energy
 if TYPE_CHECKING:
     from pairloc.inference.class_problem import ClassProblem
 
-_FINAL_TEMPERATURE = 1e-3  # as a fraction of the initial one
+_FINAL_TEMPERATURE = 1e-3  # final temperature as a fraction of the initial one
 
 
 def class_mean_field(problem: "ClassProblem", iterations: int = 10) -> tuple[Step, ...]:
@@ -75,7 +75,10 @@ def class_block_icm(problem: "ClassProblem", start: Tensor, epochs: int = 10) ->
         order = torch.randperm(m, generator=generator).to(unary.device)
         if m == 1:
             order = order[:0]  # nothing to compare with
-        left, right = order[::2], torch.cat([order[1::2], order[: len(order) % 2]])  # an odd one meets the first again
+        left, right = (
+            order[::2],
+            torch.cat([order[1::2], order[: len(order) % 2]]),
+        )  # with an odd number of bags, the last is paired with the first
         blocks = problem.pairs.block(problem.bags[left], problem.bags[right]).double()  # (m / 2, B, B)
         problem.computed += 2 * blocks.numel()
         changed = 0

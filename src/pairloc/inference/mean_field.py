@@ -4,7 +4,7 @@ import torch
 
 from pairloc.inference.batch import Batch, Options, Solved, without_bound
 
-_FINAL_TEMPERATURE = 1e-3  # as a fraction of the initial one
+_FINAL_TEMPERATURE = 1e-3  # final temperature as a fraction of the initial one
 
 
 def mean_field(batch: Batch, options: Options) -> Solved:

@@ -19,7 +19,7 @@ class Solution:
     energy : energy of the labelling
     lower_bound : no labelling has a lower energy; minus infinity if the solver has no bound
     iterations : number of iterations used
-    history : (T, 2) energy and lower bound of the iterations
+    history : (T, 2) lower bound and lowest energy after every iteration of the iterations
     certified : whether energy and bound agree, so that no labelling is better
     gaps : (N,) energy increase if a node takes its best other label. With a bounding solver, a guaranteed lower limit
         whatever the other nodes choose; otherwise the other nodes keep their labels

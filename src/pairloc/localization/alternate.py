@@ -44,7 +44,7 @@ class State:
     fold: Tensor  # (N,) fold of every bag
     scores: tuple[ClassScores, ...] = ()  # one per fold
     history: tuple[HalfStep, ...] = ()
-    curves: tuple[Curve, ...] = ()  # of every re-training, ordered by round, then by fold
+    curves: tuple[Curve, ...] = ()  # training curves, ordered by round, then by fold
     converged: bool = False  # True if the last round changed no selection
 
     @property

@@ -15,7 +15,7 @@ from pairloc.localization.result import Localization
 from pairloc.localization.transfer import NoObjectsError
 from pairloc.settings import LocalizationSettings, TransferSettings
 
-_MIN_PURE = 100  # with fewer images of playing classes alone, images that show other classes too are used
+_MIN_CLEAN = 100  # with fewer clean images of the playing classes, cluttered ones are used too
 _PLAYING_PART = 3  # one in this many source classes plays the target
 _MAX_IMAGES = 60  # maximum number of images per playing class
 
@@ -74,7 +74,7 @@ def _draw_split(dataset: Dataset, seed: int) -> _Split | None:
     source = sorted(set(range(len(dataset))) - set(with_playing))
     wanted: set[int] = set()
     for label in playing:
-        of_class = [i for i in (pure if len(pure) >= _MIN_PURE else with_playing) if label in dataset.tags[i]]
+        of_class = [i for i in (pure if len(pure) >= _MIN_CLEAN else with_playing) if label in dataset.tags[i]]
         wanted |= set(of_class[:_MAX_IMAGES])
     if len(source) < 2 or len(wanted) < 2:
         return None

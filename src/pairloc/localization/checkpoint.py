@@ -4,14 +4,16 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pairloc.errors import InputError
 from pairloc.io import write_tensors
 from pairloc.localization.alternate import HalfStep, State
+from pairloc.localization.descent import Curve
 from pairloc.localization.functions import ClassScores
-from pairloc.localization.target import Selection, Target
+from pairloc.localization.target import Target
 from pairloc.settings import LocalizationSettings
 
 STATE = "state.safetensors"
@@ -52,18 +54,29 @@ def load_state(file: Path, target: Target, settings: LocalizationSettings) -> St
                 {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
             )
             scores.append(class_scores.to(target.bags.device).eval())
-        history = tuple(HalfStep(**step) for step in json.loads(facts["history"]))
+        history = TypeAdapter(tuple[HalfStep, ...]).validate_json(facts["history"])
+        curves = TypeAdapter(tuple[Curve, ...]).validate_json(facts["curves"])
         classes = range(len(target.classes))
         selection = tuple(tensors[f"selection.{label}"] for label in classes)
         gaps = tuple(tensors[f"gaps.{label}"] for label in classes)
-        _check_target(selection, target)
-        curves, converged = tuple(json.loads(facts["curves"])), bool(json.loads(facts["converged"]))
-        return State(selection, gaps, tensors["fold"], tuple(scores), history, curves, converged)
+        state = State(
+            selection, gaps, tensors["fold"], tuple(scores), history, curves, bool(json.loads(facts["converged"]))
+        )
+        _check_target(state, target)
     except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
         reason = str(error).splitlines()[0][:120]
         raise InputError(f"{file}: cannot be resumed from ({reason}); delete it to start again") from error
+    return state
 
 
-def _check_target(selection: Selection, target: Target) -> None:
-    if [len(chosen) for chosen in selection] != [len(bags) for bags in target.positives]:
+def _check_target(state: State, target: Target) -> None:
+    """Raise ValueError if a state does not have a valid proposal and fold for every bag of the target."""
+    if [len(chosen) for chosen in state.selection] != [len(bags) for bags in target.positives]:
         raise ValueError("it belongs to another target")
+    lengths = list(map(len, state.selection))
+    if state.fold.shape != (target.bags.count,) or list(map(len, state.gaps)) != lengths:
+        raise ValueError("its folds or gaps have another length than its bags")
+    for chosen, bags in zip(state.selection, target.positives, strict=True):
+        counts = target.bags.valid.cpu()[bags].sum(dim=1)
+        if chosen.is_floating_point() or bool(((chosen < 0) | (chosen >= counts)).any()):
+            raise ValueError("it selects proposals that do not exist")

@@ -33,9 +33,11 @@ class Learned:
         return replace(self, scores=self.scores.to(device), classifiers=classifiers)
 
     def save(self, folder: Path) -> None:
-        """Write transfer scores and calibration to subfolders of a folder."""
+        """Write transfer scores, calibration and, if there are any, classifiers to subfolders of a folder."""
         self.scores.save(folder / TRANSFER)
         self.calibration.save(folder / CALIBRATION)
+        if self.classifiers is not None:
+            self.classifiers.save(folder / CLASSIFIERS)
 
     @classmethod
     def load(cls, folder: Path) -> "Learned":

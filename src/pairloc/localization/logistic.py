@@ -52,5 +52,5 @@ def fit_logistic(
     optimizer.step(loss)
     fitted = weights.detach()
     if not torch.isfinite(fitted).all():
-        raise InputError("the unary scores are not finite, because the features are not; extract the bags again")
+        raise InputError("the scores are not finite, because the image features are not; run again in another folder")
     return fitted

@@ -133,7 +133,7 @@ class Method:
     recipe: Callable[..., Outcome]
     short: str
     section: Callable[[RunSettings], Settings] = lambda settings: settings.localization
-    needs_classifiers: bool = False  # of the source classes
+    needs_classifiers: bool = False  # whether it needs classifiers of the source classes
 
 
 METHODS: dict[str, Method] = {

@@ -35,11 +35,11 @@ class PairSample:
 
 @dataclass(frozen=True)
 class ClassSample:
-    """What L(psi, 0) of one class is estimated on."""
+    """The sample on which L(psi, 0) of one class is estimated."""
 
     bags: Tensor  # (n,) bags to measure the unary loss on
     weight: float  # number of bags that each sampled bag represents
-    pairs: tuple[PairSample, ...]  # of two positive bags, a positive and a negative one, and two negative ones
+    pairs: tuple[PairSample, ...]  # positive-positive, positive-negative and negative-negative
 
 
 class Objective:

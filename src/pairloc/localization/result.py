@@ -158,9 +158,28 @@ class Localization:
         return FoundBox(self.dataset.classes[self.boxes.label[row]], (x1, y1, x2, y2), float(self.boxes.score[row]))
 
     def alternatives(self, image: int, tag: str, count: int = 5) -> tuple[Floats, Floats]:
-        """Return the best proposals of an image for a tag: boxes (n, 4) and scores (n,), best first.
+        """Return the best candidate boxes of an image for a tag.
 
-        Raises an InputError if there is no such image, or it has no proposals for the tag.
+        Parameters
+        ----------
+        image : index of the image
+        tag : one of its tags
+        count : maximum number of candidates
+
+        Returns
+        -------
+        boxes : (n, 4) corners x1, y1, x2, y2, best first
+        scores : (n,) comparable within the image only
+
+        Raises
+        ------
+        InputError : there is no such image, or it has no candidates for the tag
+
+        Examples
+        --------
+        >>> boxes, scores = found.alternatives(0, "key", count=3)
+        >>> boxes.shape
+        (3, 4)
         """
         if tag not in self.dataset.classes or not 0 <= image < len(self):
             raise InputError(f"this result has no image {image} or no tag {tag!r}; it has {len(self)} images")
@@ -173,20 +192,43 @@ class Localization:
         return self.proposals[image, proposals].double().numpy(), best.double().numpy()
 
     def to_coco(self) -> dict[str, object]:
-        """Return the content of a COCO file, with image sizes and scores."""
+        """Return the content of a COCO file, with image sizes and scores.
+
+        Returns
+        -------
+        content : dictionary with `images`, `annotations` and `categories`, ready for `json.dump`
+        """
         found = self.boxes
         return to_coco(
             self.dataset, found.image, found.label, found.boxes, score=found.score, description="boxes found by pairloc"
         )
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with one row per box: image, tag, x1, y1, x2, y2, confidence."""
+        """Return the boxes as a table.
+
+        Returns
+        -------
+        table : pandas.DataFrame with one row per box and the columns image, tag, x1, y1, x2, y2, confidence
+
+        Raises
+        ------
+        InputError : pandas is not installed
+        """
         pandas = _installed("pandas")
         rows = [(image.file, found.tag, *found.box, found.confidence) for image in self for found in image.boxes]
         return pandas.DataFrame(rows, columns=["image", "tag", "x1", "y1", "x2", "y2", "confidence"])
 
     def to_supervision(self) -> dict[str, Any]:
-        """Return a `supervision.Detections` object for every image, by file name."""
+        """Return the boxes for the package supervision.
+
+        Returns
+        -------
+        detections : a `supervision.Detections` object for every image, by file name
+
+        Raises
+        ------
+        InputError : supervision is not installed
+        """
         supervision = _installed("supervision")
         found = {}
         for index, image in enumerate(self.dataset.images):

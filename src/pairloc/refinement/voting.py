@@ -7,7 +7,7 @@ from pairloc.boxes import iou
 from pairloc.refinement.candidates import Candidates
 from pairloc.settings import BoxSettings
 
-_TEMPERATURE = 0.5  # of the softmax that turns scores into weights
+_TEMPERATURE = 0.5  # softmax that turns scores into weights
 
 
 def vote(boxes: Tensor, candidates: Candidates, settings: BoxSettings) -> Tensor:

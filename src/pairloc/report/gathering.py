@@ -42,7 +42,7 @@ class Finished(Protocol):
         """CorLoc and time of every method."""
 
 
-class Step(BaseModel):
+class HistoryStep(BaseModel):
     """A half step of a method's loop: a re-training or a re-localization."""
 
     model_config = ConfigDict(frozen=True)
@@ -56,7 +56,7 @@ class History(BaseModel):
     """The steps of a method, as in its `history.json`."""
 
     model_config = ConfigDict(frozen=True)
-    history: tuple[Step, ...]
+    history: tuple[HistoryStep, ...]
 
 
 def write_report(

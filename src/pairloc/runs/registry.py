@@ -34,11 +34,14 @@ FINE_TUNED = "fine-tuned"  # the only method that trains a network, so it is a s
 def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
     """Return the stages of a run by name, in order."""
     data, localization = settings.data, _key(settings.localization)
-    source = [_hash(data.source), str(data.source_images), data.source_format, data.scenes and _key(data.scenes)]
+    scenes = data.scenes and _key(data.scenes)
+    source = [_hash(data.source), str(data.source_images), data.source_format, scenes]
     target = [_hash(data.target), str(data.target_images), data.target_format]
+    proposer_key = [_key(settings.proposer), _hash(settings.proposer.backbone_weights), source]
     prepared = Stage("data", stages.prepare, settings=[source, target])
     if weights is not None:
-        proposer = [_hash(weights / "proposer" / file) for file in (PROPOSER, PROPOSER_SETTINGS)]
+        networks = ("proposer", *((AGNOSTIC,) if settings.extract.agnostic_boxes else ()))
+        proposer = [_hash(weights / name / file) for name in networks for file in (PROPOSER, PROPOSER_SETTINGS)]
         files = (f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}", f"calibration/{CALIBRATION}")
         classifiers = [_hash(weights / CLASSIFIERS / file) for file in (CLASSIFIER_WEIGHTS, CLASSIFIER_NAMES)]
         learned = [_hash(weights / file) for file in files]
@@ -49,9 +52,9 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         proposers = ("data", "proposer", *((AGNOSTIC,) if settings.extract.agnostic_boxes else ()))
         planned = [
             prepared,
-            Stage("proposer", stages.train_proposer, (), [_key(settings.proposer), source], results=(PROPOSER,)),
+            Stage("proposer", stages.train_proposer, (), proposer_key, results=(PROPOSER,)),
             *(
-                [Stage(AGNOSTIC, stages.train_agnostic, (), [_key(settings.proposer), source], results=(PROPOSER,))]
+                [Stage(AGNOSTIC, stages.train_agnostic, (), proposer_key, results=(PROPOSER,))]
                 if settings.extract.agnostic_boxes
                 else []
             ),

@@ -25,6 +25,7 @@ from pairloc.platform import learning_device
 from pairloc.runs import runner
 from pairloc.runs.registry import check_names, stages_of
 from pairloc.runs.stage import Stage
+from pairloc.runs.stages import abbreviated
 from pairloc.settings import RunSettings
 from pairloc.weights import weights_folder
 
@@ -58,6 +59,10 @@ class Run:
             for method in self.settings.methods:
                 check_classifiers(method, self.learned)  # loading also reports unusable weights before any work
         runner.work(self)
+        skipped = self.target_bags.unreadable
+        if skipped:
+            again = "choose another output folder" if self.weights else f"remove {self.folder / 'bags'} and run again"
+            self.log(f"{len(skipped)} images were left out: {abbreviated(skipped)}; after repairing them, {again}")
         return self.evaluation
 
     def _check_inputs(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pairloc.errors import InputError
 from pairloc.io import copy_file, read_json, refuse_links, refuse_other_work, sha256, write_json
 from pairloc.platform import locked
-from pairloc.runs.sealing import SEAL, seal, sealed_hashes
+from pairloc.runs.sealing import seal, sealed_hashes
 from pairloc.runs.stage import (
     BEGUN,
     DONE,
@@ -203,7 +203,7 @@ def _publish(run: "Run", stage: Stage, record: Record) -> dict[str, str]:
 def set_aside_size(folder: Path) -> tuple[list[str], int]:
     """Return the names of the results that a run keeps aside, and their total size in bytes."""
     aside = folder / ASIDE
-    if not (folder / SEAL).is_file() and not is_run(folder):
+    if not is_run(folder):
         raise InputError(f"{folder}: is not a run; give the folder of a run")
     names = sorted(entry.name for entry in aside.iterdir()) if aside.is_dir() else []
     return names, sum(file.stat().st_size for file in aside.rglob("*") if file.is_file()) if names else 0

@@ -83,9 +83,9 @@ def prepare(run: "Run", folder: Path) -> None:
         raise InputError("no image of the target has a tag, so there is nothing to localize; add tags")
     for name, images in zip(run.target.classes, run.target.positives, strict=True):
         if not images:
-            run.log(f"class {name!r} has no tagged image and gets no box")
+            run.log(f"tag {name!r} has no image and gets no box")
         if len(images) == 1:
-            run.log(f"class {name!r} has one tagged image, which cannot be compared with others")
+            run.log(f"tag {name!r} has only one image, so its box cannot be compared with others")
 
 
 def train_proposer(run: "Run", folder: Path) -> None:
@@ -152,12 +152,12 @@ def calibrate_confidence(run: "Run", folder: Path) -> None:
 
 def run_method(method: str, run: "Run", folder: Path) -> None:
     """Run one method and write its boxes."""
-    found = localized(run, method, folder)
+    found = run_localization(run, method, folder)
     write_result(folder, found)
     run.log(f"  {len(found.boxes)} boxes")
 
 
-def localized(run: "Run", method: str, folder: Path) -> Localization:
+def run_localization(run: "Run", method: str, folder: Path) -> Localization:
     """Run a method with its checkpoints in a folder; if it is finished, only its state is read."""
     return localize_target(
         run.target_bags, run.target, run.learned, METHODS[method].section(run.settings),
@@ -169,7 +169,7 @@ def localized(run: "Run", method: str, folder: Path) -> Localization:
 def fine_tune(run: "Run", folder: Path) -> None:
     """Re-train the proposer on the boxes of `full`, fold by fold, and select again with its predictions."""
     settings = run.settings.fine_tune
-    before = localized(run, "full", run.folder / "full")  # finished, so this only reads its state
+    before = run_localization(run, "full", run.folder / "full")  # finished, so this only reads its state
     boxes = align(*read_boxes(run.folder / "full" / BOXES), run.target)
     start = Proposer.load(run.model_folder / "proposer")
     predictions = fine_tuning.fine_tune(
@@ -217,10 +217,6 @@ def report(run: "Run", folder: Path) -> None:
     skipped = run.target_bags.unreadable
     if skipped:
         write_text(folder / SKIPPED, "\n".join(skipped) + "\n")
-        remedy = (
-            f"remove {run.folder / 'bags'} and run again" if run.weights is None else "choose another output folder"
-        )
-        run.log(f"{len(skipped)} images were left out: {abbreviated(skipped)}; after repairing them, {remedy}")
 
 
 def abbreviated(names: Sequence[str]) -> str:

@@ -29,17 +29,29 @@ class DeselaersSettings(Settings):
     """The baseline `deselaers`: a fully connected graph with cues of appearance and shape (Deselaers et al.)."""
 
     rounds: int = Field(default=3, ge=0, le=100, description="Number of times the cues are adapted to the class.")
-    objectness: float = Field(default=1.0, ge=0, description="Generic weight of the objectness learned on the source.")
-    appearance: float = Field(default=1.0, ge=0, description="Generic weight of the appearance learned from the boxes.")
-    shape: float = Field(default=0.2, ge=0, description="Generic weight of the shape and size learned from the boxes.")
+    objectness: float = Field(
+        default=1.0, ge=0, description="Weight, before adaptation to a class, of the objectness learned on the source."
+    )
+    appearance: float = Field(
+        default=1.0, ge=0, description="Weight, before adaptation to a class, of the appearance learned from the boxes."
+    )
+    shape: float = Field(
+        default=0.2,
+        ge=0,
+        description="Weight, before adaptation to a class, of the shape and size learned from the boxes.",
+    )
     similar_appearance: float = Field(
-        default=4.0, ge=0, description="Generic weight of the mean cosine with the boxes of other images."
+        default=4.0,
+        ge=0,
+        description="Weight, before adaptation to a class, of the mean cosine with the boxes of other images.",
     )
     similar_shape: float = Field(
-        default=0.2, ge=0, description="Generic weight of the mean squared difference of log aspect ratios."
+        default=0.2,
+        ge=0,
+        description="Weight, before adaptation to a class, of the mean squared difference of log aspect ratios.",
     )
     adapt: Fraction = Field(
-        default=0.5, description="Weight of the cue weights learned for a class against the generic ones."
+        default=0.5, description="Weight of the cue weights learned for a class against the weights above."
     )
     k: int = Field(default=4, ge=2, le=1024, description="Number of bags in a mini-problem.")
     features: FeatureSettings = FeatureSettings(geometry=False)
@@ -49,7 +61,11 @@ class DeselaersSettings(Settings):
 class LsdaSettings(Settings):
     """The baseline `lsda`: image classifiers become detectors (Hoffman et al.)."""
 
-    neighbours: int = Field(default=5, ge=1, description="Number of nearest source classes whose change is averaged.")
+    neighbours: int = Field(
+        default=5,
+        ge=1,
+        description="Number of nearest source classes; their changes from image to box classifier are averaged.",
+    )
 
 
 class TangSettings(Settings):

@@ -17,7 +17,8 @@ class ProposerSettings(Settings):
     )
     pretrained: bool = Field(default=True, description="Start the backbone from its ImageNet weights.")
     backbone_weights: Path | None = Field(
-        default=None, description="File (safetensors) of the backbone's ImageNet weights, for one without a package."
+        default=None,
+        description="File (safetensors) of the backbone's ImageNet weights, needed if no package has them.",
     )
     download: Annotated[
         bool, Field(description="Allow the download of ImageNet weights that no package has."), NO_EFFECT
@@ -34,7 +35,7 @@ class ProposerSettings(Settings):
         default=None,
         ge=4,
         le=512,
-        description="Side length of the smallest anchors in pixels, doubled per level; by default 0.075 image_size.",
+        description="Side of the smallest anchors in pixels, doubled per level; by default 0.075 times image_size.",
     )
     roi: int = Field(default=7, ge=1, le=14, description="Side length of a pooled region in cells.")
     head: int = Field(
@@ -52,7 +53,10 @@ class ProposerSettings(Settings):
         default=1.0, gt=0, le=1, description="Random crops of training images keep at least this fraction of each side."
     )
     epochs: int = Field(
-        default=3, ge=1, le=1000, description="Number of epochs; after long training, unknown classes are rejected."
+        default=3,
+        ge=1,
+        le=1000,
+        description="Number of epochs; long training makes it miss classes it was not trained on.",
     )
     batch: int = Field(default=16, ge=1, le=1024, description="Number of images per training step.")
     optimizer: Literal["sgd", "adamw"] = Field(
@@ -60,7 +64,12 @@ class ProposerSettings(Settings):
     )
     lr: float = Field(default=5e-4, gt=0, le=10, description="Peak learning rate; it decays to zero along a cosine.")
     warm_up: int = Field(default=200, ge=0, description="Number of steps over which the learning rate rises from zero.")
-    held_out: float = Field(default=0.05, ge=0, lt=1, description="Fraction of the source images held out.")
+    held_out: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="Fraction of the source images not trained on; recall is measured on them.",
+    )
     held_classes: int = Field(default=0, ge=0, description="Number of source classes held out to measure recall on.")
     workers: Workers = 0
     seed: Seed = 0
@@ -77,7 +86,10 @@ class ExtractSettings(Settings):
     proposals: int = Field(default=100, ge=1, le=2000, description="Number of proposals per image.")
     nms: float = Field(default=0.7, gt=0, le=1, description="IoU threshold of non-maximum suppression of proposals.")
     whole_image: bool = Field(default=True, description="Add the box of the whole image as a proposal.")
-    class_features: str = Field(default="backbone-roi", description="Class features; bags/features.py lists the names.")
+    class_features: str = Field(
+        default="backbone-roi",
+        description="Class features: backbone-roi, backbone-crops, alexnet-crops (a download) or none.",
+    )
     source_class_features: bool = Field(
         default=True, description="Extract class features of source images too, for tuning and for `transfer.features`."
     )

@@ -11,7 +11,7 @@ class FeatureSettings(Settings):
     """Features of a proposal that a score function uses."""
 
     kind: Literal["transfer", "class", "both"] = Field(
-        default="both", description="Features of the proposer's box head, of the independent network, or both."
+        default="both", description="`transfer`: the proposer's box head; `class`: the independent network; `both`."
     )
     dimensions: int = Field(
         default=256, ge=0, le=8192, description="Number of principal components to keep; 0 keeps all features."
@@ -22,7 +22,7 @@ class FeatureSettings(Settings):
 class TrainingSettings(Settings):
     """Stochastic gradient descent on pairs of bags, with early stopping on held-out bags."""
 
-    steps: int = Field(default=1500, ge=1, le=10_000_000, description="Maximum number of steps; few tags need fewer.")
+    steps: int = Field(default=1500, ge=1, le=10_000_000, description="Maximum number of steps.")
     pairs: int = Field(default=32, ge=1, le=65536, description="Number of pairs of bags per step.")
     optimizer: Literal["adamw", "sgd"] = Field(
         default="adamw", description="Optimizer; the paper uses sgd, which needs a learning rate of about 0.01."
@@ -37,7 +37,8 @@ class TransferUnarySettings(Settings):
     """The class-generic unary score."""
 
     fit: Literal["sampled", "exact"] = Field(
-        default="exact", description="Train on sampled proposals, or fit a logistic regression to all of them."
+        default="exact",
+        description="`sampled` trains on sampled proposals; `exact` fits a logistic regression to all of them.",
     )
     decay: float = Field(default=1e-3, gt=0, description="Weight decay of the exact fit.")
     tight_iou: float = Field(

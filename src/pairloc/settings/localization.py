@@ -43,7 +43,10 @@ class EnergySettings(Settings):
 class SolverSettings(Settings):
     """Algorithm 1 of the paper: mini-problems, then ICM."""
 
-    name: str = Field(default="trws", description="Name of the solver of the mini-problems.")
+    name: str = Field(
+        default="trws",
+        description="Solver of the mini-problems: trws, exact, a-star, bp, mean-field, block-icm, icm, unary, random.",
+    )
     k: int = Field(default=4, ge=2, le=1024, description="Number of bags in a mini-problem.")
     iterations: int = Field(default=100, ge=1, description="Maximum number of iterations of the solver.")
     epochs: int = Field(default=10, ge=0, description="Maximum number of passes of ICM over the bags.")
@@ -53,7 +56,8 @@ class ClassUnarySettings(Settings):
     """The unary of a class: the fit of its class scores, and the evidence added to them."""
 
     fit: Literal["sampled", "exact"] = Field(
-        default="exact", description="Train on sampled proposals, or fit a logistic regression to all of them."
+        default="exact",
+        description="`sampled` trains on sampled proposals; `exact` fits a logistic regression to all of them.",
     )
     decay: float = Field(default=1e-2, gt=0, description="Weight decay of the exact fit.")
     other_tag_weight: float = Field(

@@ -52,7 +52,8 @@ class RunSettings(Settings):
     methods: tuple[str, ...] = Field(
         default=("warm-up-unary", "warm-up", "unary", "full"),
         min_length=1,
-        description="Methods to run, in this order.",
+        description="Methods to run, in this order: warm-up-unary, warm-up, unary, full, fine-tuned, or a baseline "
+        "(mi-svm, deselaers, lsda, tang).",
     )
     proposer: ProposerSettings = ProposerSettings()
     extract: ExtractSettings = ExtractSettings()
@@ -63,7 +64,9 @@ class RunSettings(Settings):
     deselaers: DeselaersSettings = DeselaersSettings()
     lsda: LsdaSettings = LsdaSettings()
     tang: TangSettings = TangSettings()
-    calibrate: bool = Field(default=True, description="Calibrate the confidence on playing classes of the source.")
+    calibrate: bool = Field(
+        default=True, description="Calibrate the confidence on source classes that are treated as a target."
+    )
     seed: Seed = 0
     device: Device = Field(default="auto", description="Device to compute on; `auto` uses a GPU if there is one.")
     memory: float = Field(default=8.0, gt=0, le=1e6, description="Maximum gigabytes of features kept in memory.")
@@ -80,6 +83,11 @@ class RunSettings(Settings):
         needs_class = self.transfer.features.kind != "transfer"
         if self.weights is None and needs_class and not self.extract.source_class_features:
             raise ValueError("extract.source_class_features is false, but transfer.features uses class features")
+        if self.weights is None and self.extract.class_features == "none":
+            groups = {"transfer": self.transfer.features, "localization": self.localization.features}
+            for name, features in groups.items():
+                if features.kind == "class":
+                    raise ValueError(f"{name}.features.kind is class, but extract.class_features is none")
         if len(set(self.methods)) < len(self.methods):
             raise ValueError("methods lists one method twice: remove one")
         if "fine-tuned" in self.methods and "full" not in self.methods[: self.methods.index("fine-tuned")]:

@@ -26,9 +26,7 @@ def weights_folder(name: str) -> Path:
     """
     folder = Path(__file__).parent / PACKAGED if name == PACKAGED else Path(name)
     if not (folder / "proposer").is_dir() or not (folder / "transfer").is_dir():
-        raise InputError(
-            f"{name}: does not hold a proposer and transfer scores; use {PACKAGED!r} or the folder of a run"
-        )
+        raise InputError(f"{name}: is not a folder of weights; use {PACKAGED!r} or the folder of a finished run")
     return folder
 
 

@@ -14,7 +14,7 @@ from pairloc.localization.baselines.semantic import name_overlap, semantic_simil
 def test_letters_are_compared_without_a_table_or_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(semantic, "_encoder_folder", lambda: None)
     similarity, how = semantic_similarity(["Wine glass", "cat"], ["wine bottle", "truck", "cat"], None)
-    assert "letters" in how
+    assert "letter trigrams" in how
     assert similarity.shape == (2, 3)
     assert similarity[0, 0] > similarity[0, 1] == 0
     assert similarity[1, 2] == 1

@@ -30,7 +30,7 @@ _DECAY = 1e-2
 class CuePairs:
     """Pair scores appearance * cos(e, e') - shape * (a - a')^2, with a the logarithm of the aspect ratio.
 
-    Both are inner products of one vector per side, so sums over chosen proposals are matrix products.
+    Both are inner products of one vector per proposal, so sums over chosen proposals are matrix products.
     """
 
     def __init__(self, features: Tensor, aspect: Tensor, appearance: float, shape: float) -> None:
@@ -73,7 +73,7 @@ class Cues:
 
 
 def deselaers(target: Target, transfer: TransferScores, settings: DeselaersSettings, log: Log = silent) -> Outcome:
-    """Select on the graph of every class in turn with adapting to it; boxes are not refined.
+    """Alternate between selecting boxes and adapting the cues to the class; boxes are not refined.
 
     Of the transfer scores only the unary score is used, as objectness.
     """

@@ -1,4 +1,4 @@
-"""LSDA (Hoffman et al., 2014): image classifiers of new classes become detectors by the change seen in source classes.
+"""LSDA (Hoffman et al., 2014): image classifiers of new classes become detectors.
 
 A source class has two classifiers, of images and of boxes. The mean of their differences over the source classes
 nearest to a new one is added to its classifier of images. The original fine-tunes a network for each; here both are

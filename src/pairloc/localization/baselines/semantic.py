@@ -29,7 +29,7 @@ def semantic_similarity(targets: Sequence[str], sources: Sequence[str], table: P
     if folder is not None:
         return _encoded(folder, targets, sources), "a text encoder"
     values = [[name_overlap(target, source) for source in sources] for target in targets]
-    return torch.tensor(values).reshape(len(targets), len(sources)), "the letters that names share"
+    return torch.tensor(values).reshape(len(targets), len(sources)), "shared letter trigrams"
 
 
 def name_overlap(one: str, other: str) -> float:

@@ -87,7 +87,7 @@ def fit_classifiers(bags: Bags, labels: Labels, classes: tuple[str, ...], seed: 
 def image_classifiers(bags: Bags, shows: Tensor, used: Tensor) -> Tensor:
     """Fit classifiers (C, d + 1) of whole images to the bags `used` (n,), given which classes images show (N, C).
 
-    The proposal nearest to the whole image stands for it. Images with and without a class have the same total weight.
+    The proposal nearest to the whole image represents it. Images with and without a class have the same total weight.
     """
     features, shown = whole_images(bags, used), shows.to(bags.device)[used.to(bags.device)]  # (n, d), (n, C)
     positives = shown.sum(dim=0)  # (C,)
