@@ -9,6 +9,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -145,6 +146,13 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed; call it only while no other process writes there."""
+    for file in folder.rglob(".*.partial-*"):
+        if re.fullmatch(r"\.[0-9a-f]{8}\.partial-\d+", file.name) and file.is_file() and not file.is_symlink():
+            file.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

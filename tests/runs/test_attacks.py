@@ -304,3 +304,15 @@ def test_repaired_images_are_mentioned_whenever_a_run_is_repeated(finished_run: 
     )  # fmt: skip
     for _ in range(2):
         assert "1 images were left out" in call(*command).text
+
+
+def test_files_that_a_killed_process_left_are_removed_and_others_kept(
+    config: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    folder = copied(finished_run, tmp_path / "run")
+    leftover, mine = folder / "proposer" / ".0a1b2c3d.partial-123", folder / ".mine.partial-x"
+    leftover.write_bytes(b"half")
+    mine.write_text(FOREIGN)
+    assert call("run", config, "--out", folder).status == 0
+    assert not leftover.exists()
+    assert mine.read_text() == FOREIGN

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairloc.errors import InputError
-from pairloc.io import copy_file, read_json, refuse_links, refuse_other_work, sha256, write_json
+from pairloc.io import (
+    copy_file,
+    read_json,
+    refuse_links,
+    refuse_other_work,
+    remove_partial_files,
+    sha256,
+    write_json,
+)
 from pairloc.platform import locked
 from pairloc.runs.sealing import seal, sealed_hashes
 from pairloc.runs.stage import (
@@ -72,6 +80,7 @@ def work(run: "Run") -> None:
         raise InputError(f"{folder}: cannot be written to ({(error.strerror or str(error)).lower()})") from error
     with locked(folder / LOCK, f"{folder}: another run is writing here; wait for it, or stop it"):
         refuse_links(folder)
+        remove_partial_files(folder)
         for name in run.stages:
             refuse_other_work(folder / name, is_stage)
         write_json(folder / CONFIG, {"made_by": MADE_BY, "settings": run.settings.model_dump(mode="json")}, indent=1)
