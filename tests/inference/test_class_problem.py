@@ -291,3 +291,17 @@ def test_bad_input_names_the_bag(arguments: dict[str, object], message: str) -> 
     } | arguments
     with pytest.raises(ValueError, match=message):
         relocalize(**call)
+
+
+@pytest.mark.parametrize(("bags", "k"), [(1, 2), (1, 64), (2, 64), (3, 2), (5, 4), (9, 8), (7, 3)])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_classes_smaller_than_a_mini_problem_or_with_one_bag_left_over(bags: int, k: int, alpha: float) -> None:
+    """Every bag gets a proposal, and the energy is at most that of the best unary scores."""
+    unary, table, _ = planted(bags, 6)
+    solved = relocalize(unary, table, k=k, alpha=alpha)
+    assert solved.selection.shape == (bags,)
+    problem = ClassProblem(unary, table, alpha=alpha)
+    assert solved.energy == pytest.approx(problem.energy(solved.selection))
+    assert solved.energy <= problem.energy(unary.argmax(dim=1)) + 1e-9
+    if bags == 1 or not alpha:
+        assert torch.equal(solved.selection, unary.argmax(dim=1))

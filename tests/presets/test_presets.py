@@ -310,3 +310,11 @@ def test_the_config_of_coco_finds_images_in_both_usual_layouts(images: str, tmp_
         assert all(dataset.path(index).is_file() for index in range(count))
     with pytest.raises(InputError, match="are a download: allow it with --download"):
         run.run()
+
+
+@pytest.mark.parametrize("key", ["lambda1", "lambda2"])
+@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", '"x"'])
+def test_lambda_outside_0_to_1_is_refused(key: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[data.scenes]\n")
+    with pytest.raises(InputError, match=f"localization.energy.{key}"):
+        read_config(tmp_path / "c.toml", [f"localization.energy.{key}={value}"])
