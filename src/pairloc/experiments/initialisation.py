@@ -18,10 +18,9 @@ from pairloc.inference.class_icm import Step
 from pairloc.inference.class_problem import ClassProblem
 from pairloc.inference.full_graph import class_block_icm, class_mean_field
 from pairloc.io import write_bytes, write_text
-from pairloc.localization.class_view import ClassView
+from pairloc.localization.engine import warm_up_problems
 from pairloc.localization.learned import Learned
 from pairloc.localization.result import scored_boxes
-from pairloc.localization.target import Target
 from pairloc.settings import LocalizationSettings
 
 STARTS = ("random", "objectness", "whole image", "K=2", "K=4", "K=8", "K=64")
@@ -60,13 +59,9 @@ class InitialisationStudy:
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.dataset, self.truth, self.settings, self.log = dataset, truth, settings, log
-        self.target = Target.from_store(
-            store, dataset, learned.scores, settings.features, indices=indices, device=device, memory=memory
+        self.target, self.problems = warm_up_problems(
+            store, dataset, learned, settings, indices=indices, device=device, memory=memory
         )
-        self.problems = [
-            ClassView(self.target, learned.scores, label, settings).problem(None) if len(bags) else None
-            for label, bags in enumerate(self.target.positives)
-        ]
 
     def starts(self, epochs: int = 4) -> list[Point]:
         """Run ICM from every start; return one point per start and epoch, summed over the classes."""

@@ -14,15 +14,17 @@ from pairloc.bags.tensors import Bags
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.executors import Executor, Serial
+from pairloc.inference.class_problem import ClassProblem
 from pairloc.localization.alternate import Log, silent
 from pairloc.localization.baselines.source_classifiers import fit_classifiers
+from pairloc.localization.class_view import ClassView
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, Session, check_method
 from pairloc.localization.result import Localization
 from pairloc.localization.target import Target
 from pairloc.localization.transfer import label_proposals, learn_transfer
 from pairloc.refinement import Candidates, refine
-from pairloc.settings import FeatureSettings, Settings, TransferSettings
+from pairloc.settings import FeatureSettings, LocalizationSettings, Settings, TransferSettings
 
 MEMORY = 8 << 30  # default limit of the features kept in memory, in bytes
 
@@ -62,6 +64,29 @@ def learn_classifiers(
     )
     labels = label_proposals(training_bags, *truth, scores.settings)
     return replace(learned, classifiers=fit_classifiers(training_bags, labels, truth[0].classes, scores.settings.seed))
+
+
+def warm_up_problems(
+    bags: BagStore,
+    tags: Dataset,
+    learned: Learned,
+    settings: LocalizationSettings,
+    *,
+    indices: Sequence[int] | None = None,
+    device: str = "cpu",
+    memory: int = MEMORY,
+) -> tuple[Target, list[ClassProblem | None]]:
+    """Return the target and the problem that the warm-up solves for every class, None for a class without bags.
+
+    Studies solve these problems in different ways. Parameters as in `localize_target`.
+    """
+    target = Target.from_store(
+        bags, tags, learned.scores, settings.features, indices=indices, device=device, memory=memory, seed=settings.seed
+    )
+    return target, [
+        ClassView(target, learned.scores, label, settings).problem(None) if len(positives) else None
+        for label, positives in enumerate(target.positives)
+    ]
 
 
 def localize_target(
