@@ -105,10 +105,11 @@ def fit_svm(positive: Tensor, negative: Tensor, cost: float = _COST) -> tuple[Te
         return 0.5 * (decay * values.pow(2)).sum() + cost * (sample_weight * margin.pow(2)).sum()
 
     for _ in range(_NEWTON_STEPS):
-        active = (1 - sign * (features @ parameters)) > 0
-        weighted = 2 * cost * (sample_weight * active)[:, None] * features  # (n, d + 1)
-        hessian = torch.diag(decay) + weighted.T @ features
-        optimum = torch.linalg.solve(hessian, weighted.T @ sign)
+        active = torch.nonzero(sign * (features @ parameters) < 1)[:, 0]  # the a examples that violate the margin
+        violating = features[active]
+        weighted = 2 * cost * sample_weight[active, None] * violating  # (a, d + 1)
+        hessian = torch.diag(decay) + weighted.T @ violating
+        optimum = torch.linalg.solve(hessian, weighted.T @ sign[active])
         direction, step = optimum - parameters, 1.0
         before = objective(parameters)
         while step > 1e-4 and objective(parameters + step * direction) > before:
