@@ -143,7 +143,8 @@ def epochs(bags: int, proposals: int) -> list[dict[str, object]]:
     print(f"  {'epoch':>5} {'changed bags':>12} {'pair scores':>14} {'seconds':>8} {'energy':>12}")
     for step in history:
         seconds, previous = step.seconds - previous, step.seconds
-        rows.append(asdict(step) | {"seconds": seconds})
+        row = asdict(step) | {"seconds": seconds}
+        rows.append({name: value for name, value in row.items() if name != "selection"})
         print(f"  {step.epoch:>5} {step.changed:>12} {step.pair_scores:>14,} {seconds:>8.3f} {step.energy:>12.2f}")
     return rows
 
