@@ -1,6 +1,7 @@
 """Localizer gives the same boxes and the same confidence as the command line."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import pairloc
 from helpers import TINY, TINY_RUN
 from pairloc import Localization, Localizer, evaluate, read
 from pairloc.api import tagged
 from pairloc.curation.scenes import write_scenes
+from pairloc.detector.model import Proposer, build
 from pairloc.errors import InputError
 from pairloc.formats.reading import read_annotated
 from pairloc.localization.confidence import Calibration, confidence
@@ -272,3 +275,16 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\nTrue\n"
+
+
+def test_weights_of_a_backbone_that_would_be_a_download_are_loaded(tmp_path: Path, run: Path) -> None:
+    """Loading needs no ImageNet weights, so it asks for none; learning anew does."""
+    settings = TINY.model_copy(update={"backbone": "resnet50-v1", "pretrained": False})
+    torch.manual_seed(0)
+    trained = settings.model_copy(update={"pretrained": True})
+    Proposer(build(settings, 3), trained, ("a", "b", "c")).save(tmp_path / "weights" / "proposer")
+    shutil.copytree(run / "transfer", tmp_path / "weights" / "transfer")
+    localizer = Localizer.load(tmp_path / "weights", device="cpu")
+    assert localizer.proposer.backbone == "resnet50-v1"
+    with pytest.raises(InputError, match=r"needs proposer\.backbone_weights"):
+        localizer.fit(run / "data" / "scenes" / "source.json")

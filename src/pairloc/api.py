@@ -13,7 +13,7 @@ from pairloc.bags.features import check_class_features
 from pairloc.bags.store import BagStore
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
-from pairloc.detector.backbones import check_pretrained
+from pairloc.detector.backbones import check_backbone, check_pretrained
 from pairloc.detector.model import Proposer
 from pairloc.detector.training import for_transfer, train
 from pairloc.errors import InputError, shown
@@ -84,7 +84,7 @@ class Localizer:
             raise InputError(f"processes is {shown(processes)}; it must be at least 1")
         check_learning(self.transfer, self.localization)
         check_class_features(self.extract.class_features)
-        check_pretrained(self.proposer)
+        check_backbone(self.proposer.backbone)
         self._proposer: Proposer | None = None
         self._box_proposer: Proposer | None = None  # gives the boxes if `extract.agnostic_boxes`
         self._learned: Learned | None = None
@@ -105,13 +105,15 @@ class Localizer:
 
         Raises
         ------
-        InputError : the source cannot be read, or has too few annotated objects to learn from
+        InputError : the source cannot be read, has too few annotated objects to learn from, or the weights of the
+            backbone would be a download that the settings do not allow
 
         Examples
         --------
         >>> localizer = Localizer().fit("annotated/source.json", images="annotated/images")
         >>> localizer.save("weights")
         """
+        check_pretrained(self.proposer)
         truth = source if isinstance(source, tuple) else read_annotated(source, images=images)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

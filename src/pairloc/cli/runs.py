@@ -236,13 +236,13 @@ def study_table(
     if detections and test is None:
         raise InputError("--detections needs --test, the ground truth of the images that were detected in")
     map50 = {}
-    for entry in detections or ():
-        method, separator, file = entry.partition("=")
-        if not separator or not Path(file).is_file():
-            raise InputError(f"--detections: {entry!r} is not METHOD=FILE with a file that exists")
-        assert test is not None
+    if detections and test is not None:
         dataset, truth = read_annotated(test)
-        map50[method] = average_precision(dataset, truth, read_found(Path(file), dataset)[0]).ap50
+        for entry in detections:
+            method, separator, file = entry.partition("=")
+            if not separator or not Path(file).is_file():
+                raise InputError(f"--detections: {entry!r} is not METHOD=FILE with a file that exists")
+            map50[method] = average_precision(dataset, truth, read_found(Path(file), dataset)[0]).ap50
     rows = paper_table(run.folder, run.evaluation, map50)
     if form is TableFormat.json:
         print(json.dumps(as_json(rows), indent=1))

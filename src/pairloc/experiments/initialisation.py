@@ -126,9 +126,9 @@ class InitialisationStudy:
             )
             confidence = tuple(torch.ones(len(entry), dtype=torch.float64) for entry in selection)
             result = localized(self.dataset, scored_boxes(bags, boxes, confidence), self.truth)
-            measured = [name for name, step in zip(target.classes, steps, strict=True) if step is not None]
+            measured = [tag for tag, step in zip(target.classes, steps, strict=True) if step is not None]
             per_class = [corloc(result, threshold, draws=1).per_class for threshold in (0.5, 0.7)]
-            corlocs = [float(np.mean([values[name] for name in measured if name in values])) for values in per_class]
+            corlocs = [float(np.mean([values[tag] for tag in measured if tag in values])) for values in per_class]
             energy, seconds = (sum(getattr(s, what) for s in steps if s is not None) for what in ("energy", "seconds"))
             points.append(Point(name, epoch, seconds, energy, *corlocs))
             self.log(f"{name}, epoch {epoch}: CorLoc@0.5 {100 * corlocs[0]:.1f}, energy {energy:.1f}, {seconds:.1f} s")
