@@ -1,13 +1,18 @@
 """The paper's COCO experiment: settings chosen on playing classes, then every method on the target with three seeds.
 
-    .venv/bin/python benchmarks/paper_protocol.py DATA OUT
+    .venv/bin/python benchmarks/paper_protocol.py DATA OUT [--only choose target explain]
 
 DATA holds `coco17` and `play`, as `pairloc split` writes them, the images they name, and `resnet50.safetensors`
 (benchmarks/resnet50_weights.py). Two runs with the preset `paper` train a proposer and transfer scores each, side by
-side: OUT/play on 46 classes, OUT/coco17 on 63. On the playing classes alpha is chosen by the warm-up, lambda2 and the
-IoU behind foreground by `unary`, and lambda1 by `full`; the target's truth is used only in the last step, which also
-runs the baselines and the study of initialisations. Needs one GPU of 80 GB or more. Finished steps are skipped when the
-command is repeated.
+side: OUT/play on 46 classes, OUT/coco17 on 63. Three parts:
+
+choose   on the playing classes, alpha by the warm-up, lambda2 and the IoU behind foreground by `unary`, lambda1 by
+         `full`; without this part the values of the preset are used
+target   every method on the target with three seeds, the baselines and the study of initialisations: the only part
+         that uses the target's truth
+explain  every method on the playing classes with one setting changed at a time, to see what limits a row
+
+Needs one GPU of 80 GB or more. Finished steps are skipped when the command is repeated.
 """
 
 import argparse
@@ -25,6 +30,9 @@ FOREGROUND = (0.5, 0.6, 0.7)
 ALL = ("warm-up-unary", "warm-up", "unary", "full")
 BASELINES = ("mi-svm", "deselaers", "lsda", "tang")
 ENERGY, TRAINING = "localization.energy", "localization.training"
+ONE_ROUND = "localization.rounds=1"
+PARTS = ("choose", "target", "explain")
+SIDE_BY_SIDE = 2  # processes of `explain` that share the GPU
 VARIANTS = {  # one change each, to see what limits a row
     "as-chosen": (),
     "more-steps": (f"{TRAINING}.steps=6000",),
@@ -119,56 +127,84 @@ def best(steps: Steps, names: Mapping[float, str]) -> float:
     return max(merit, key=lambda value: merit[value])
 
 
+def start_run(steps: Steps, data: Path, split: str, images: int, changes: Sequence[str]) -> None:
+    """Start the run that trains the proposer and the transfer scores of a split and extracts its bags."""
+    (steps.out / f"{split}.toml").write_text(CONFIG.format(data=data, split=split, images=images))
+    run = ("-m", "pairloc", "run", steps.out / f"{split}.toml", "--out", steps.out / split)
+    steps.start(f"run-{split}", *run, *(part for change in changes for part in ("--set", change)))
+
+
+def choose(steps: Steps) -> list[str]:
+    """Choose the settings that the paper leaves open, on the playing classes."""
+    alphas = start_grid(steps, f"{ENERGY}.alpha", ALPHAS, "warm-up")
+    lambdas2 = start_grid(steps, f"{ENERGY}.lambda2", LAMBDAS, "unary", ONE_ROUND)
+    overlaps = start_grid(steps, f"{TRAINING}.foreground_iou", FOREGROUND, "unary", ONE_ROUND)
+    chosen = {f"{ENERGY}.alpha": best(steps, alphas), f"{ENERGY}.lambda2": best(steps, lambdas2)}
+    chosen[f"{TRAINING}.foreground_iou"] = best(steps, overlaps)
+    settings = [f"{key}={value}" for key, value in chosen.items()]
+    lambdas1 = start_grid(steps, f"{ENERGY}.lambda1", LAMBDAS, "full", ONE_ROUND, *settings)
+    settings.append(f"{ENERGY}.lambda1={best(steps, lambdas1)}")
+    print(f"chosen: {' '.join(settings)}", flush=True)
+    return settings
+
+
+def start_target(steps: Steps, settings: Sequence[str], seeds: Sequence[int]) -> list[str]:
+    """Start every method on the target, two processes per seed; return the names of the processes."""
+    names = []
+    for seed in seeds:
+        for part, methods in (("a", ("warm-up-unary", "warm-up", "full")), ("b", ("unary",))):
+            names.append(f"target-{seed}{part}")
+            common = (GRID, steps.out / "coco17", "--seed", seed, "--set", *settings, "--method")
+            steps.start(names[-1], *common, *methods, "--out", steps.out / "boxes")
+    return names
+
+
+def explain(steps: Steps, settings: Sequence[str]) -> list[str]:
+    """Run every method on the playing classes with one setting changed at a time, a few processes at a time."""
+    names = [f"play-{name}" for name in VARIANTS]
+    for number, (name, variant) in enumerate(zip(names, VARIANTS.values(), strict=True)):
+        if number >= SIDE_BY_SIDE:
+            steps.wait(names[number - SIDE_BY_SIDE])
+        common = (GRID, steps.out / "play", "--method", *ALL, "--set", ONE_ROUND)
+        steps.start(name, *common, *settings, *variant)
+    steps.wait(*names)
+    return names
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS, help="parts to run; all by default")
     parser.add_argument("--set", dest="changes", nargs="*", default=[], metavar="KEY=VALUE", help="for both runs")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--play-images", type=int, default=30_000, help="source images of OUT/play for transfer scores")
-    parser.add_argument("--subset", type=Path, help="file with names of target images to repeat the last step on alone")
     options = parser.parse_args()
     out, data = options.out.resolve(), options.data.resolve()
     out.mkdir(parents=True, exist_ok=True)
     steps = Steps(out)
-    for split, images in (("play", options.play_images), ("coco17", 111_085)):
-        (out / f"{split}.toml").write_text(CONFIG.format(data=data, split=split, images=images))
-        changes = [part for change in options.changes for part in ("--set", change)]
-        steps.start(f"run-{split}", "-m", "pairloc", "run", out / f"{split}.toml", "--out", out / split, *changes)
-    steps.wait_for_file(out / "play" / "transfer" / "done.json", "run-play")
-    alphas = start_grid(steps, f"{ENERGY}.alpha", ALPHAS, "warm-up")
-    one_round = "localization.rounds=1"
-    lambdas2 = start_grid(steps, f"{ENERGY}.lambda2", LAMBDAS, "unary", one_round)
-    overlaps = start_grid(steps, f"{TRAINING}.foreground_iou", FOREGROUND, "unary", one_round)
-    chosen = {f"{ENERGY}.alpha": best(steps, alphas), f"{ENERGY}.lambda2": best(steps, lambdas2)}
-    chosen[f"{TRAINING}.foreground_iou"] = best(steps, overlaps)
-    settings = [f"{key}={value}" for key, value in chosen.items()]
-    lambdas1 = start_grid(steps, f"{ENERGY}.lambda1", LAMBDAS, "full", one_round, *settings)
-    settings.append(f"{ENERGY}.lambda1={best(steps, lambdas1)}")
-    print(f"chosen: {' '.join(settings)}", flush=True)
-    steps.wait_for_file(out / "coco17" / "transfer" / "done.json", "run-coco17")
-    names = []
-    for seed in options.seeds:
-        for part, methods in (("a", ("warm-up-unary", "warm-up", "full")), ("b", ("unary",))):
-            names.append(f"target-{seed}{part}")
-            common = (GRID, out / "coco17", "--seed", seed, "--set", *settings, "--method")
-            steps.start(names[-1], *common, *methods, "--out", out / "boxes")
-    steps.wait("run-coco17")
-    listed = f"methods={json.dumps(['warm-up-unary', *BASELINES])}"
-    changes += [part for change in (*settings, listed) for part in ("--set", change)]
-    steps.start("baselines", "-m", "pairloc", "run", out / "coco17.toml", "--out", out / "coco17", *changes)
-    steps.wait(*names)
-    for seed in options.seeds if options.subset else ():
-        names.append(f"subset-{seed}")
-        common = (GRID, out / "coco17", "--seed", seed, "--set", *settings, "--images", options.subset, "--method")
-        steps.start(names[-1], *common, *ALL)
-    for name, variant in VARIANTS.items():
-        names.append(f"play-{name}")
-        common = (GRID, out / "play", "--method", *ALL, "--set", "localization.rounds=2")
-        steps.start(names[-1], *common, *settings, *variant)
-    steps.wait(*names, "baselines")
-    steps.start("study", "-m", "pairloc", "study", "init", out / "coco17", "--out", out / "study", "--full-graph", 150)
-    steps.wait("study")
+    if {"choose", "explain"} & set(options.only):
+        start_run(steps, data, "play", options.play_images, options.changes)
+    if "target" in options.only:
+        start_run(steps, data, "coco17", 111_085, options.changes)
+    settings, names = list[str](), list[str]()
+    if {"choose", "explain"} & set(options.only):
+        steps.wait_for_file(out / "play" / "transfer" / "done.json", "run-play")
+    if "choose" in options.only:
+        settings = choose(steps)
+    if "target" in options.only:
+        steps.wait_for_file(out / "coco17" / "transfer" / "done.json", "run-coco17")
+        names += start_target(steps, settings, options.seeds)
+        steps.wait("run-coco17")
+        methods = f"methods={json.dumps(['warm-up-unary', *BASELINES])}"
+        changes = [part for change in (*options.changes, *settings, methods) for part in ("--set", change)]
+        steps.start("baselines", "-m", "pairloc", "run", out / "coco17.toml", "--out", out / "coco17", *changes)
+        study = ("-m", "pairloc", "study", "init", out / "coco17", "--out", out / "study", "--full-graph", 150)
+        steps.wait("baselines")
+        steps.start("study", *study)
+    if "explain" in options.only:
+        names += explain(steps, settings)
+    steps.wait(*names, "study")
     for name in names:
         for row in steps.rows(name):
             parts = {part: row.get(part) for part in ("all", "clean", "cluttered", "seconds")}

@@ -26,11 +26,10 @@ def test_relocalization_from_the_previous_selection_never_raises_the_energy(plan
         before = torch.from_numpy(random.integers(0, target.bags.size, len(bags)))
         held_out = torch.from_numpy(random.random(len(bags)) < 0.4)
         after = before.clone()
-        for rows, problem in view.problems(None, before, held_out):
-            assert torch.equal(rows, torch.nonzero(held_out)[:, 0])
-            found = problem.solve("unary", previous=before[rows])
-            assert found.energy <= problem.energy(before[rows]) + 1e-6
-            after[rows] = found.selection
+        problem = view.problem(None, before, held_out)
+        found = problem.solve("unary", previous=before[held_out])
+        assert found.energy <= problem.energy(before[held_out]) + 1e-6
+        after[held_out] = found.selection
         whole = view.problem(None)
         start = whole.energy(before)
         assert whole.energy(after) <= start + 1e-6 * abs(start)
@@ -45,8 +44,8 @@ def test_a_held_out_problem_differs_from_the_whole_by_a_constant(planted: Plante
     differences = []
     for _ in range(4):
         selection = torch.where(held_out, torch.from_numpy(random.integers(0, target.bags.size, len(view))), fixed)
-        ((rows, problem),) = view.problems(None, fixed, held_out)
-        differences.append(view.problem(None).energy(selection) - problem.energy(selection[rows]))
+        problem = view.problem(None, fixed, held_out)
+        differences.append(view.problem(None).energy(selection) - problem.energy(selection[held_out]))
     assert differences == pytest.approx([differences[0]] * 4, abs=1e-4)
 
 
@@ -104,10 +103,21 @@ def test_groups_cover_the_class_and_one_large_group_changes_nothing(tmp_path: Pa
     one, other = (Alternation(target, transfer, settings, settings.energy).warm_up() for settings in (plain, same))
     assert all(map(torch.equal, one.selection, other.selection))
     small = plain_settings(energy={"max_compared_bags": 8})
-    groups = ClassView(target, transfer, 0, small).groups()
+    groups = [rows for rows, _ in ClassView(target, transfer, 0, small).groups()]
     assert torch.equal(torch.cat(groups).sort().values, torch.arange(30))
     assert max(map(len, groups)) <= 8
     assert found_fraction(target, shown, recipe("full", target, transfer, small).state.selection) > 0.7
+
+
+def test_a_group_is_scored_like_its_bags_in_the_whole_class(tmp_path: Path) -> None:
+    target, shown = planted_target(tmp_path / "s", classes=1, bags=20)
+    transfer = planted_scores(target, shown)
+    whole = ClassView(target, transfer, 0, plain_settings(energy={"max_compared_bags": 7}))
+    for rows, view in whole.groups():
+        torch.testing.assert_close(view.unary(None), whole.unary(None)[rows])
+        first, second = torch.tensor([0]), torch.tensor([1])
+        block = whole.pairs(None).block(rows[first], rows[second])
+        torch.testing.assert_close(view.pairs(None).block(first, second), block)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 11, 29])
@@ -116,7 +126,7 @@ def test_groups_do_not_exceed_max_compared_bags(tmp_path: Path, limit: int) -> N
     target, shown = planted_target(tmp_path / "s", classes=1, bags=30)
     transfer = planted_scores(target, shown, plain_transfer(steps=1))
     view = ClassView(target, transfer, 0, plain_settings(energy={"max_compared_bags": limit}))
-    groups = view.groups()
+    groups = [rows for rows, _ in view.groups()]
     assert torch.equal(torch.cat(groups).sort().values, torch.arange(30))
     assert max(map(len, groups)) <= max(limit, 2)
     assert max(map(len, groups)) - min(map(len, groups)) <= 1

@@ -202,13 +202,19 @@ class Relocalize:
         selection, gaps = state.selection[label].clone(), state.gaps[label].double()
         if not len(selection):
             return selection, gaps
-        view = ClassView(self.target, self.transfer, label, settings, self.energy)
-        folds = state.fold[self.target.positives[label]]
+        class_view = ClassView(self.target, self.transfer, label, settings, self.energy)
+        fold_of_bag = state.fold[self.target.positives[label]]
+        previous = selection if state.scores else None
         solver = settings.solver
-        for f, class_scores in enumerate(state.scores or (None,)):
-            held_out = folds == f if len(state.scores) > 1 else None
-            previous = selection if state.scores else None
-            for rows, problem in view.problems(class_scores, previous, held_out):
+        for group, view in class_view.groups():
+            for f, class_scores in enumerate(state.scores or (None,)):
+                held_out = (
+                    fold_of_bag[group] == f if len(state.scores) > 1 else torch.ones_like(group, dtype=torch.bool)
+                )
+                rows = group[held_out]
+                if not len(rows):
+                    continue
+                problem = view.problem(class_scores, None if previous is None else previous[group], held_out)
                 solution = problem.solve(
                     "mini-problems", k=solver.k, solver=solver.name,
                     iterations=solver.iterations, epochs=solver.epochs, seed=settings.seed + label,

@@ -18,7 +18,7 @@ from pairloc.settings import EnergySettings, LocalizationSettings
 
 
 class ClassView:
-    """The M positive bags of a class; their transfer scores are computed once and shared by all folds."""
+    """The M positive bags of a class, or a group of them; their transfer scores are computed once for all folds."""
 
     def __init__(
         self,
@@ -27,21 +27,24 @@ class ClassView:
         label: int,
         settings: LocalizationSettings,
         energy: EnergySettings | None = None,
+        group: Tensor | None = None,
     ) -> None:
         self.target, self.transfer, self.label, self.settings = target, transfer, label, settings
         self.energy = settings.energy if energy is None else energy
+        positives = target.positives[label]
+        self.bags = positives if group is None else positives[group]  # (M,)
 
     def __len__(self) -> int:
-        return len(self.target.positives[self.label])
+        return len(self.bags)
 
     @cached_property
     def _features(self) -> Tensor:
-        return self.target.bags.features(self.target.positives[self.label])  # (M, B, d)
+        return self.target.bags.features(self.bags)  # (M, B, d)
 
     @cached_property
     def class_features(self) -> Tensor:
         """Features of all proposals, as the class scores use them: (M, B, d')."""
-        return self.target.class_bags.features(self.target.positives[self.label])
+        return self.target.class_bags.features(self.bags)
 
     @cached_property
     def transfer_unary(self) -> Tensor:
@@ -54,7 +57,7 @@ class ClassView:
 
     def unary(self, class_scores: ClassScores | None) -> Tensor:
         """Combine the evidence terms: (M, B), minus infinity for proposals that may not be selected."""
-        allowed = self.target.selectable(self.target.positives[self.label], self.settings.unary.max_area)
+        allowed = self.target.selectable(self.bags, self.settings.unary.max_area)
         return evidence.combined(self, class_scores).masked_fill(~allowed, -torch.inf)
 
     def pairs(self, class_scores: ClassScores | None) -> PairScores:
@@ -67,56 +70,40 @@ class ClassView:
             class_pairs = PairScorer(class_scores.relation, self.class_features, label=self.label)
         return MixedPairs(class_pairs, self._transfer_pairs if lambda1 else None, lambda1)
 
-    def problem(self, class_scores: ClassScores | None) -> ClassProblem:
-        """Return the problem of all bags together."""
-        return ClassProblem(
-            self.unary(class_scores),
-            self.pairs(class_scores),
-            alpha=self.energy.alpha,
-            alpha_scale=self.energy.alpha_scale,
-        )
-
-    def problems(
+    def problem(
         self, class_scores: ClassScores | None, selection: Tensor | None = None, held_out: Tensor | None = None
-    ) -> Iterator[tuple[Tensor, ClassProblem]]:
-        """Yield the rows (m,) and the problem of every group of bags that are compared with each other.
+    ) -> ClassProblem:
+        """Return the problem of all bags together.
 
-        With a mask `held_out` (M,), only those bags are solved; the other bags of the group are anchors, fixed to their
-        proposals in `selection` (M,).
+        With a mask `held_out` (M,), only those bags are solved; the others are anchors, fixed to their proposals in
+        `selection` (M,).
         """
         unary, pairs = self.unary(class_scores), self.pairs(class_scores)
-        for group in self.groups():
-            rows = group if held_out is None else group[held_out[group]]
-            if not len(rows):
-                continue
-            anchors = None
-            if held_out is not None and selection is not None:
-                fixed = group[~held_out[group]]
-                anchors = Anchors.of(fixed.to(unary.device), selection[fixed].to(unary.device))
-            on_device = rows.to(unary.device)
-            yield (
-                rows,
-                ClassProblem(
-                    unary[on_device],
-                    pairs,
-                    anchors,
-                    alpha=self.energy.alpha,
-                    alpha_scale=self.energy.alpha_scale,
-                    bags=on_device,
-                ),
-            )
+        bags, anchors = None, None
+        if held_out is not None:
+            bags = torch.nonzero(held_out)[:, 0].to(unary.device)
+            unary = unary[bags]
+        if held_out is not None and selection is not None:
+            fixed = torch.nonzero(~held_out)[:, 0]
+            anchors = Anchors.of(fixed.to(unary.device), selection[fixed].to(unary.device))
+        energy = self.energy
+        return ClassProblem(unary, pairs, anchors, alpha=energy.alpha, alpha_scale=energy.alpha_scale, bags=bags)
 
-    def groups(self) -> list[Tensor]:
-        """Split the bags of the class into random groups of at most `max_compared_bags`.
+    def groups(self) -> Iterator[tuple[Tensor, "ClassView"]]:
+        """Yield the rows (m,) and the view of random groups of at most `max_compared_bags` bags.
 
-        The mean pair score over a group estimates the mean over the class, at a cost linear in the number of bags.
+        Only bags of the same group are compared. The mean pair score over a group estimates the mean over the class, at
+        a cost linear in the number of bags.
         """
         limit = self.energy.max_compared_bags
         if not 0 < limit < len(self):
-            return [torch.arange(len(self))]
+            yield torch.arange(len(self)), self
+            return
         count = math.ceil(len(self) / max(limit, 2))
         order = np.random.default_rng(self.settings.seed).permutation(len(self))
-        return [torch.from_numpy(np.sort(group)) for group in np.array_split(order, count)]
+        for group in np.array_split(order, count):
+            rows = torch.from_numpy(np.sort(group))
+            yield rows, ClassView(self.target, self.transfer, self.label, self.settings, self.energy, rows)
 
     def conditional(self, scores: tuple[ClassScores, ...], selection: Tensor, fold: Tensor) -> Tensor:
         """Score every proposal (M, B) with the other bags fixed to their proposals in `selection` (M,).
@@ -125,8 +112,11 @@ class ClassView:
         trained on it. Without class scores, the transfer scores are used.
         """
         result = torch.zeros(len(self), self.target.bags.size, device=self.target.bags.device)
-        for f, class_scores in enumerate(scores or (None,)):
-            held_out = fold == f if len(scores) > 1 else torch.ones(len(self), dtype=torch.bool)
-            for rows, problem in self.problems(class_scores, selection, held_out):
-                result[rows.to(result.device)] = problem.conditional(selection[rows])
+        for rows, view in self.groups():
+            for f, class_scores in enumerate(scores or (None,)):
+                held_out = fold[rows] == f if len(scores) > 1 else torch.ones(len(rows), dtype=torch.bool)
+                if held_out.any():
+                    problem = view.problem(class_scores, selection[rows], held_out)
+                    solved = rows[held_out]
+                    result[solved.to(result.device)] = problem.conditional(selection[solved])
         return result

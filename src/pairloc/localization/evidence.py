@@ -33,8 +33,7 @@ def transfer_score(view: "ClassView", class_scores: ClassScores | None) -> Tenso
 
 def area_beyond_half(view: "ClassView", class_scores: ClassScores | None) -> Tensor:
     """Fraction of the image that a proposal covers beyond one half."""
-    bags = view.target.positives[view.label].to(view.target.bags.device)
-    return (view.target.bags.area[bags] - _LARGE).clamp(min=0)
+    return (view.target.bags.area[view.bags.to(view.target.bags.device)] - _LARGE).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,5 @@ def combined(view: "ClassView", class_scores: ClassScores | None) -> Tensor:
             weighted = weight * term.score(view, class_scores)
             total = weighted if total is None else total + weighted
     if total is None:
-        bags = view.target.positives[view.label]
-        return torch.zeros(len(bags), view.target.bags.size, device=view.target.bags.device)
+        return torch.zeros(len(view), view.target.bags.size, device=view.target.bags.device)
     return total
