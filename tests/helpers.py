@@ -1,6 +1,7 @@
 """Small data sets for tests, in every format."""
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -321,3 +322,9 @@ def found_fraction(target: Target, shown: np.ndarray, selection: Selection) -> f
     """Return the fraction of tags whose planted proposal was selected."""
     hits = [torch.from_numpy(shown)[bags] == chosen for bags, chosen in zip(target.positives, selection, strict=True)]
     return float(torch.cat(hits).double().mean())
+
+
+def slow_cross_entropy(x: float, y: float) -> float:
+    """Sigmoid cross-entropy as the paper writes it (eq. sig_cross_entropy)."""
+    sigmoid = 1 / (1 + math.exp(-x))
+    return -(1 - y) * math.log(1 - sigmoid) - y * math.log(sigmoid)

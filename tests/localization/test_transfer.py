@@ -4,14 +4,22 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import plain, planted_store, planted_truth
+from helpers import plain, planted_store, planted_truth, slow_cross_entropy
 from pairloc.bags.geometry import GEOMETRY
 from pairloc.bags.tensors import Bags
 from pairloc.boxes import iou
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.errors import InputError
 from pairloc.localization.functions import TransferScores
-from pairloc.localization.transfer import BACKGROUND, NEITHER, Labels, label_proposals, learn_transfer
+from pairloc.localization.transfer import (
+    BACKGROUND,
+    NEITHER,
+    Labels,
+    label_proposals,
+    learn_transfer,
+    source_drawer,
+    source_loss,
+)
 from pairloc.settings import TransferSettings
 
 SETTINGS = TransferSettings.model_validate(
@@ -48,6 +56,73 @@ def test_labels_equal_a_slow_loop(tmp_path: Path) -> None:
                 assert found == BACKGROUND
             else:
                 assert found == NEITHER
+
+
+@torch.no_grad()
+def slow_source_loss(scores: TransferScores, bags: Bags, label: list[list[int]]) -> tuple[float, float]:
+    """L^P and L^U of the paper (eq. source_loss), one pair and one proposal after the other.
+
+    The paper sums over everything; here a term counts as often as sampling draws it. A bag is drawn for a class that it
+    shows: foreground and background proposals are those that show this class and the others. Its partner shows the
+    class too, with the probability `same_class`, or lacks it and is drawn for a class of its own.
+    """
+    features = bags.features(torch.arange(bags.count))
+    unary = scores.unary.of_class(features).tolist()
+    relation = [[scores.relation(one[None], two[None])[0, :, :, 0].tolist() for two in features] for one in features]
+    drawn = [(bag, shown) for bag, row in enumerate(label) for shown in sorted({y for y in row if y >= 0})]
+    share, same = 0.3, scores.settings.same_class  # 3 of 10 sampled proposals are foreground
+
+    def weights(bag: int, shown: int) -> dict[int, float]:
+        """How often every proposal of a bag is drawn."""
+        foreground = [e for e, y in enumerate(label[bag]) if y == shown]
+        background = [e for e, y in enumerate(label[bag]) if y not in (shown, NEITHER)]
+        return dict.fromkeys(foreground, share / len(foreground)) | dict.fromkeys(
+            background, (1 - share) / len(background)
+        )
+
+    pair_loss = unary_loss = 0.0
+    for first, shown in drawn:
+        mates = [(bag, other) for bag, other in drawn if other == shown and bag != first]
+        strangers = [(bag, other) for bag, other in drawn if shown not in label[bag]]
+        partners = [(mate, same / len(mates)) for mate in mates]
+        partners += [(stranger, (1 - same) / len(strangers)) for stranger in strangers]
+        for (second, other), often in partners:
+            left, right = weights(first, shown), weights(second, other)
+            often /= len(drawn)
+            for e, e_often in left.items():
+                for f, f_often in right.items():
+                    related = label[first][e] == label[second][f] != BACKGROUND
+                    pair_loss += often * e_often * f_often * slow_cross_entropy(relation[first][second][e][f], related)
+            for bag, proposals in ((first, left), (second, right)):
+                for e, e_often in proposals.items():
+                    is_object = label[bag][e] != BACKGROUND
+                    unary_loss += often / 2 * e_often * slow_cross_entropy(unary[bag][e], is_object)
+    return pair_loss, unary_loss
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fit", ["exact", "sampled"])
+def test_the_sampled_loss_is_the_paper_s_loss_on_average(tmp_path: Path, fit: str) -> None:
+    """An exactly fitted unary score leaves L^P alone to sampling."""
+    store, _ = planted_store(tmp_path / "s", bags=9, proposals=14, d=8)
+    bags = Bags(store, plain("transfer"))
+    generator = torch.Generator().manual_seed(0)
+    label = torch.tensor([BACKGROUND, BACKGROUND, NEITHER, 0, 1, 2])[
+        torch.randint(6, (bags.count, bags.size), generator=generator)
+    ]
+    for bag in range(bags.count):  # every bag lacks a class
+        label[bag, :8] = BACKGROUND
+        label[bag, label[bag] == bag % 3] = NEITHER
+    settings = changed("unary", fit=fit)
+    torch.manual_seed(0)
+    scores = TransferScores(bags.reduction, settings)
+    scores.unary.linear.weight.normal_()
+    scores.relation.score.weight.normal_(std=2.0)
+    pair_loss, unary_loss = slow_source_loss(scores, bags, label.tolist())
+    drawer = source_drawer(label, torch.arange(bags.count), settings.same_class, seed=0)
+    drawn = [float(source_loss(scores, bags, label, drawer, 400)) for _ in range(40)]
+    expected = pair_loss + (unary_loss if fit == "sampled" else 0.0)
+    assert sum(drawn) / len(drawn) == pytest.approx(expected, rel=0.01)
 
 
 def test_learned_scores_separate_objects_and_classes(tmp_path: Path) -> None:

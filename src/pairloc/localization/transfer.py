@@ -84,7 +84,7 @@ def _label_batch(
     return torch.where(foreground, shown, torch.where(background, BACKGROUND, NEITHER)), best
 
 
-def _drawer(label: Tensor, bags: Tensor, same_class: float, seed: int) -> PairDrawer:
+def source_drawer(label: Tensor, bags: Tensor, same_class: float, seed: int) -> PairDrawer:
     """Build a drawer of pairs among bags (m,), given the labels (N, B) of all proposals."""
     classes = int(label.max()) + 1
     rows = bags.to(label.device)
@@ -111,14 +111,14 @@ def learn_transfer(bags: Bags, labels: Labels, settings: TransferSettings) -> tu
         raise NoObjectsError("the source has fewer than two images with a proposal on an annotated object")
     count = min(int(len(shuffled) * training.held_out), len(shuffled) - 2)
     held_out, train = shuffled[:count], shuffled[count:]
-    drawer = _drawer(label, train, settings.same_class, settings.seed)
+    drawer = source_drawer(label, train, settings.same_class, settings.seed)
 
     def loss() -> Tensor:
-        return _loss(scores, bags, label, drawer, training.pairs)
+        return source_loss(scores, bags, label, drawer, training.pairs)
 
     def held_out_loss() -> Tensor:
-        held_out_drawer = _drawer(label, held_out, settings.same_class, settings.seed + 1)  # the same pairs every time
-        return _loss(scores, bags, label, held_out_drawer, _HELD_OUT_PAIRS)
+        same_pairs = source_drawer(label, held_out, settings.same_class, settings.seed + 1)  # every time
+        return source_loss(scores, bags, label, same_pairs, _HELD_OUT_PAIRS)
 
     validation = held_out_loss if len(held_out) > 1 else None
     curve = descend(scores, loss, validation, training, what="transfer scores")
@@ -145,7 +145,7 @@ def _fit_unary(scores: TransferScores, bags: Bags, labels: Labels, with_object: 
     scores.unary.set(fit_logistic(bags.features, targets, with_object, start, decay=settings.unary.decay))
 
 
-def _loss(scores: TransferScores, bags: Bags, label: Tensor, drawer: PairDrawer, count: int) -> Tensor:
+def source_loss(scores: TransferScores, bags: Bags, label: Tensor, drawer: PairDrawer, count: int) -> Tensor:
     """Return the mean loss of `count` drawn pairs of bags (paper, eq. source_loss)."""
     settings, pairs, entries = scores.settings, drawer.draw(count), drawer.positives
     samples = []
