@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import plain_settings, planted_target
+from helpers import plain_settings, planted_target, slow_cross_entropy
 from pairloc.boxes import iou
 from pairloc.localization.functions import ClassScores, TransferScores
 from pairloc.localization.losses import cross_entropy
@@ -128,3 +128,46 @@ def test_sampled_loss_is_the_exact_loss_on_average(tmp_path: Path) -> None:
     drawn = [float(pair_loss(scores, bags, positives, drawer, 400, settings, settings.energy)) for _ in range(40)]
     average = sum(drawn) / len(drawn) * 2 / (2 - training.negatives)  # a pair has two bags
     assert average == pytest.approx(expected, rel=0.02)
+
+
+@torch.no_grad()
+def test_sampled_pair_loss_is_the_exact_pair_loss_on_average(tmp_path: Path) -> None:
+    """L^P of the paper with both kinds of pairs, one pair of proposals after the other.
+
+    Two proposals are related if both show the class, so never in a pair with a bag that lacks it. Of a positive bag 3
+    foreground and 7 background proposals are drawn, of another one any 10.
+    """
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=10, proposals=14, d=8)
+    settings = plain_settings(energy={"alpha": 0.5, "lambda2": 1.0}, training={"held_out": 0.0, "negatives": 0.4})
+    training, bags = settings.training, target.class_bags
+    torch.manual_seed(0)
+    scores = ClassScores(bags.d, 2, settings)
+    scores.relation.score.weight.normal_(std=2.0)
+    scores.relation.score.bias.copy_(torch.tensor([-2.0, 2.0]))
+    places = torch.tensor([[i, i, i + 20, i + 20] for i in (0.0, 20.0, 40.0, 60.0)])  # so that boxes overlap
+    for boxes in (target.bags.boxes, bags.boxes):
+        boxes.copy_(places[(torch.arange(14) + torch.arange(bags.count)[:, None]) % 4])
+    positives = Positives.of(target, true_selection(target, shown), torch.ones(bags.count, dtype=torch.bool))
+    features = bags.features(torch.arange(bags.count))
+    expected = 0.0
+    for label, class_bags in enumerate(positive.tolist() for positive in target.positives):
+        lacking = [bag for bag in range(bags.count) if label not in target.bags.store.dataset.tags[bag]]
+        shows, drawn = {}, {}
+        for bag in range(bags.count):
+            overlap = iou(bags.boxes[bag, shown[bag]][None], bags.boxes[bag])[0]
+            shows[bag] = [bag in class_bags and value >= training.foreground_iou for value in overlap.tolist()]
+            count = sum(shows[bag])
+            foreground, background = 0.3 / max(count, 1), (0.7 if count else 1.0) / (14 - count)
+            drawn[bag] = [foreground if show else background for show in shows[bag]]
+        for first in class_bags:
+            mates = [bag for bag in class_bags if bag != first]
+            partners = [(bag, (1 - training.negatives) / len(mates)) for bag in mates]
+            partners += [(bag, training.negatives / len(lacking)) for bag in lacking]
+            for second, often in partners:
+                table = scores.relation(features[first][None], features[second][None])[0, :, :, label].tolist()
+                for e, f in np.ndindex(14, 14):
+                    loss = slow_cross_entropy(table[e][f], shows[first][e] and shows[second][f])
+                    expected += often * drawn[first][e] * drawn[second][f] * loss / len(positives)
+    drawer = PairDrawer(positives.entries, torch.arange(bags.count), target.tagged, 1 - training.negatives, 0)
+    sampled = [float(pair_loss(scores, bags, positives, drawer, 400, settings, settings.energy)) for _ in range(40)]
+    assert sum(sampled) / len(sampled) == pytest.approx(expected, rel=0.01)
