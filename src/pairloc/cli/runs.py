@@ -220,7 +220,11 @@ def study_table(
     ] = None,
     test: Annotated[Path | None, typer.Option("--test", help="Ground truth of the detections.")] = None,
 ) -> None:
-    """Print the paper's main table: CorLoc of every method, times, and mAP@0.5 of detectors trained on the boxes."""
+    """Print the paper's main table: CorLoc of every method, times, and mAP@0.5 of detectors trained on the boxes.
+
+    Training is the time of re-training on the target, inference that of selecting boxes; learning on the source counts
+    in neither.
+    """
     import json
 
     from pairloc.errors import InputError

@@ -12,16 +12,21 @@ from pairloc.evaluation.table import Evaluation
 from pairloc.io import read_model
 
 SUPERVISED = "supervised"  # a detector trained on ground truth; it has no CorLoc
+FINE_TUNED = "fine-tuned"  # continues `full`; its networks are trained and applied fold by fold
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method: CorLoc with its 95% interval by threshold, seconds, and mAP@0.5 of its detector; in percent."""
+    """One method: CorLoc with its 95% interval by threshold, seconds, and mAP@0.5 of its detector; in percent.
+
+    The seconds are those spent on the target; what is learned on the source once for all methods is not in them. They
+    are None if the run did not record them apart.
+    """
 
     method: str
     corloc: Mapping[str, tuple[float, float, float]]  # mean, low, high
-    training: float | None  # seconds of re-training on the target
-    inference: float | None  # seconds of re-localization
+    training: float | None  # seconds of re-training: class scores, SVMs, image classifiers
+    inference: float | None  # seconds of re-localization: selecting boxes
     map50: float | None
 
 
@@ -55,12 +60,13 @@ def paper_table(folder: Path, evaluation: Evaluation, map50: Mapping[str, float]
         }
         file = folder / method / "history.json"
         steps = read_model(file, _History).history if file.is_file() else ()
-        seconds = {
-            name: sum(step.seconds for step in steps if step.step == name) for name in ("re-train", "re-localize")
-        }
-        timed = bool(steps)  # baselines without half steps have one time
-        inference = seconds["re-localize"] if timed else evaluation.seconds.get(method)
-        rows.append(Row(method, corloc, seconds["re-train"] if timed else None, inference, _percent(map50.get(method))))
+        training, inference = (
+            sum(step.seconds for step in steps if step.step == name) if steps else None
+            for name in ("re-train", "re-localize")
+        )
+        if method == FINE_TUNED and training is not None:  # its history is that of `full`
+            training += evaluation.seconds.get(method, 0.0)
+        rows.append(Row(method, corloc, training, inference, _percent(map50.get(method))))
     if SUPERVISED in map50:
         rows.append(Row(SUPERVISED, {}, None, None, _percent(map50[SUPERVISED])))
     return rows
@@ -70,7 +76,7 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
 
-def _cells(rows: Sequence[Row], *, intervals: bool) -> list[list[str]]:
+def _cells(rows: Sequence[Row]) -> list[list[str]]:
     """The table as text, header first; a column without any value is left out."""
     thresholds = list(rows[0].corloc)
     header = ["method", *(f"CorLoc@{threshold}" for threshold in thresholds), "training, s", "inference, s", "mAP@0.5"]
@@ -79,8 +85,7 @@ def _cells(rows: Sequence[Row], *, intervals: bool) -> list[list[str]]:
         cells = [row.method]
         for threshold in thresholds:
             mean = row.corloc.get(threshold)
-            interval = f" [{mean[1]:.1f}, {mean[2]:.1f}]" if mean and intervals else ""
-            cells.append(f"{mean[0]:.1f}{interval}" if mean else "")
+            cells.append(f"{mean[0]:.1f} [{mean[1]:.1f}, {mean[2]:.1f}]" if mean else "")
         cells += ["" if value is None else f"{value:.1f}" for value in (row.training, row.inference, row.map50)]
         table.append(cells)
     used = [column for column in range(len(header)) if any(line[column] for line in table[1:])]
@@ -89,7 +94,7 @@ def _cells(rows: Sequence[Row], *, intervals: bool) -> list[list[str]]:
 
 def as_text(rows: Sequence[Row]) -> str:
     """Format the table for a terminal."""
-    table = _cells(rows, intervals=True)
+    table = _cells(rows)
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(parts))
@@ -99,14 +104,14 @@ def as_text(rows: Sequence[Row]) -> str:
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """Format the table as Markdown."""
-    header, *body = _cells(rows, intervals=True)
+    header, *body = _cells(rows)
     lines = [header, ["---"] * len(header), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def as_latex(rows: Sequence[Row]) -> str:
     """Format the table as LaTeX (booktabs)."""
-    header, *body = _cells(rows, intervals=False)
+    header, *body = _cells(rows)
     columns = "l" + "r" * (len(header) - 1)
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(header) + r" \\", r"\midrule"]
     lines += [" & ".join(cell or "--" for cell in line) + r" \\" for line in body]

@@ -1,11 +1,11 @@
 """The result of a recipe, which the engine turns into a Localization."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from pairloc.localization.alternate import State
+from pairloc.localization.alternate import HalfStep, State
 from pairloc.settings import BoxSettings
 
 
@@ -18,6 +18,10 @@ class Outcome:
     agreement: tuple[Tensor, ...]  # (M,)
     confidence: tuple[Tensor, ...]  # (M,)
     boxes: BoxSettings  # how to refine the selected boxes
+
+    def with_history(self, history: tuple[HalfStep, ...], *, converged: bool = False) -> "Outcome":
+        """Return a copy with the half steps that led to it."""
+        return replace(self, state=replace(self.state, history=history, converged=converged))
 
 
 def best_proposals(scores: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from helpers import found_fraction, plain_transfer, planted_store, planted_target, planted_truth
 from pairloc.errors import InputError
+from pairloc.localization.baselines.half_steps import HalfSteps
 from pairloc.localization.baselines.lsda import adapted, lsda, selected_by
 from pairloc.localization.baselines.source_classifiers import SourceClassifiers, image_classifiers, whole_images
 from pairloc.localization.baselines.tang import tang, visual_similarity
@@ -114,9 +115,8 @@ def test_a_semantic_table_decides_which_source_class_counts(tmp_path: Path) -> N
     outcome = tang(target, classifiers, TangSettings(visual=0.0, neighbours=1, semantic_table=table))
     weights = torch.zeros(2, 4)
     weights[0, 2] = weights[1, 3] = 1.0
-    expected = selected_by(
-        target, adapted(image_classifiers(target.bags, target.tagged, torch.arange(8)), classifiers, weights)
-    )
+    image = image_classifiers(target.bags, target.tagged, torch.arange(8))
+    expected = selected_by(target, adapted(image, classifiers, weights), HalfSteps())
     assert all(map(torch.equal, outcome.scores, expected.scores))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from pairloc.boxes import iou
 from pairloc.inference.class_problem import ClassProblem
 from pairloc.localization.alternate import Log, State, silent
+from pairloc.localization.baselines.half_steps import HalfSteps
 from pairloc.localization.baselines.mi_svm import train_svm
 from pairloc.localization.functions import TransferScores
 from pairloc.localization.logistic import fit_logistic
@@ -84,8 +85,9 @@ def deselaers(target: Target, transfer: TransferScores, settings: DeselaersSetti
         "similar appearance": settings.similar_appearance,
         "similar shape": settings.similar_shape,
     }
+    steps = HalfSteps()
     solved = [
-        _solve_class(target, transfer, label, generic, settings) if len(bags) else _empty(target)
+        _solve_class(target, transfer, label, generic, settings, steps) if len(bags) else _empty(target)
         for label, bags in enumerate(target.positives)
     ]
     selection, scores = zip(*solved, strict=True)
@@ -95,7 +97,7 @@ def deselaers(target: Target, transfer: TransferScores, settings: DeselaersSetti
         torch.sigmoid(table.gather(1, chosen.to(table.device)[:, None])[:, 0]).double().cpu()
         for table, chosen in zip(scores, selection, strict=True)
     )
-    state = State(selection, gaps, torch.zeros(target.bags.count, dtype=torch.int64))
+    state = State(selection, gaps, torch.zeros(target.bags.count, dtype=torch.int64), history=steps.history())
     return Outcome(state, scores, gaps, confidence, BoxSettings(voting_iou=0.0))
 
 
@@ -104,33 +106,44 @@ def _empty(target: Target) -> tuple[Tensor, Tensor]:
 
 
 def _solve_class(
-    target: Target, transfer: TransferScores, label: int, generic: dict[str, float], settings: DeselaersSettings
+    target: Target,
+    transfer: TransferScores,
+    label: int,
+    generic: dict[str, float],
+    settings: DeselaersSettings,
+    steps: HalfSteps,
 ) -> tuple[Tensor, Tensor]:
-    """Return the selection (M,) of a class, and the scores (M, B) of its proposals with the other bags fixed."""
+    """Return the selection (M,) of a class, and the scores (M, B) of its proposals with the other bags fixed.
+
+    The half steps are added to `steps`.
+    """
     bags, class_bags = target.positives[label], target.class_bags
-    rows = bags.to(class_bags.device)
-    boxes, valid = class_bags.boxes[rows], class_bags.valid[rows]
-    sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=1e-6)  # (M, B, 2)
-    aspect = (sides[..., 0] / sides[..., 1]).log() * valid
-    size = class_bags.area[rows].clamp(min=1e-6).log()
-    objectness = transfer.unary.of_class(target.bags.features(bags))
-    cues = Cues({"objectness": objectness}, class_bags.features(bags), aspect)
-    weights = generic
+    with steps.relocalization(0):
+        rows = bags.to(class_bags.device)
+        boxes, valid = class_bags.boxes[rows], class_bags.valid[rows]
+        sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=1e-6)  # (M, B, 2)
+        aspect = (sides[..., 0] / sides[..., 1]).log() * valid
+        size = class_bags.area[rows].clamp(min=1e-6).log()
+        objectness = transfer.unary.of_class(target.bags.features(bags))
+        cues = Cues({"objectness": objectness}, class_bags.features(bags), aspect)
+    weights, selection = generic, torch.full((len(bags),), -1)
     for number in range(settings.rounds + 1):
-        problem = cues.problem(weights, valid)
-        solution = problem.solve(k=settings.k, seed=settings.seed + label)
-        selection = solution.selection.cpu()
+        with steps.relocalization(number):
+            problem = cues.problem(weights, valid)
+            before, selection = selection, problem.solve(k=settings.k, seed=settings.seed + label).selection.cpu()
+        steps.count(number, int((selection != before).sum()))
         if number == settings.rounds:
             break
-        svm, bias = train_svm(target, label, bags, selection, seed=settings.seed + 1000 * number + label)
-        learned = {
-            "objectness": objectness,
-            "appearance": cues.features @ svm + bias,
-            "shape": _likelihood(aspect, selection) + _likelihood(size, selection),
-        }
-        cues = Cues(learned, cues.features, aspect)
-        fitted = _adapted_weights(cues, selection, boxes, valid, generic)
-        weights = {name: (1 - settings.adapt) * generic[name] + settings.adapt * fitted[name] for name in generic}
+        with steps.retraining(number + 1):
+            svm, bias = train_svm(target, label, bags, selection, seed=settings.seed + 1000 * number + label)
+            learned = {
+                "objectness": objectness,
+                "appearance": cues.features @ svm + bias,
+                "shape": _likelihood(aspect, selection) + _likelihood(size, selection),
+            }
+            cues = Cues(learned, cues.features, aspect)
+            fitted = _adapted_weights(cues, selection, boxes, valid, generic)
+            weights = {name: (1 - settings.adapt) * generic[name] + settings.adapt * fitted[name] for name in generic}
     return selection, problem.conditional(selection)
 
 

@@ -8,6 +8,7 @@ linear on the features of the proposer, which was trained for detection on the s
 import torch
 from torch import Tensor
 
+from pairloc.localization.baselines.half_steps import HalfSteps
 from pairloc.localization.baselines.source_classifiers import SourceClassifiers, image_classifiers
 from pairloc.localization.outcome import Outcome, highest_scored
 from pairloc.localization.target import Target
@@ -16,11 +17,14 @@ from pairloc.settings import LsdaSettings
 
 def lsda(target: Target, classifiers: SourceClassifiers, settings: LsdaSettings) -> Outcome:
     """Select the highest score of the adapted detectors; the confidence of a box is its probability."""
-    image = target_classifiers(target)
-    distance = torch.cdist(image[:, :-1], classifiers.image[:, :-1])  # (C, S)
-    count = min(settings.neighbours, len(classifiers.classes))
-    nearest = torch.zeros_like(distance).scatter_(1, distance.topk(count, dim=1, largest=False).indices, 1 / count)
-    return selected_by(target, adapted(image, classifiers, nearest))
+    steps = HalfSteps()
+    with steps.retraining(0):
+        image = target_classifiers(target)
+        distance = torch.cdist(image[:, :-1], classifiers.image[:, :-1])  # (C, S)
+        count = min(settings.neighbours, len(classifiers.classes))
+        nearest = torch.zeros_like(distance).scatter_(1, distance.topk(count, dim=1, largest=False).indices, 1 / count)
+        detectors = adapted(image, classifiers, nearest)
+    return selected_by(target, detectors, steps)
 
 
 def target_classifiers(target: Target) -> Tensor:
@@ -34,11 +38,14 @@ def adapted(image: Tensor, classifiers: SourceClassifiers, weights: Tensor) -> T
     return image + weights @ (classifiers.box - classifiers.image)
 
 
-def selected_by(target: Target, detectors: Tensor) -> Outcome:
-    """Select the proposal with the highest probability of detectors (C, d + 1)."""
-    scores = []
-    for bags, weights in zip(target.positives, detectors, strict=True):
-        valid = target.bags.valid[bags.to(target.bags.device)]
-        logits = target.bags.features(bags) @ weights[:-1] + weights[-1]
-        scores.append(logits.masked_fill(~valid, -torch.inf))
-    return highest_scored(tuple(scores), torch.zeros(target.bags.count, dtype=torch.int64), logits=True)
+def selected_by(target: Target, detectors: Tensor, steps: HalfSteps) -> Outcome:
+    """Select the proposal with the highest probability of detectors (C, d + 1); `steps` has the time of training."""
+    scores, fold = [], torch.zeros(target.bags.count, dtype=torch.int64)
+    with steps.relocalization(0):
+        for bags, weights in zip(target.positives, detectors, strict=True):
+            valid = target.bags.valid[bags.to(target.bags.device)]
+            logits = target.bags.features(bags) @ weights[:-1] + weights[-1]
+            scores.append(logits.masked_fill(~valid, -torch.inf))
+        outcome = highest_scored(tuple(scores), fold, logits=True)
+    steps.count(0, sum(map(len, scores)))
+    return outcome.with_history(steps.history())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pairloc.localization.alternate import Log, silent
+from pairloc.localization.baselines.half_steps import HalfSteps
 from pairloc.localization.outcome import Outcome, best_proposals, highest_scored
 from pairloc.localization.target import Target, fold_of_bags
 from pairloc.settings import MiSvmSettings
@@ -25,10 +26,13 @@ def mi_svm(target: Target, settings: MiSvmSettings, log: Log = silent) -> Outcom
     """Select by MI-SVM; the confidence of a box is its score, and boxes are not refined."""
     objectness = torch.sigmoid(target.class_bags.objectness)
     fold = fold_of_bags(target, settings.folds, settings.seed)
-    scores = [target.bags.frame_overlap(bags) for bags in target.positives]
-    selection = [best_proposals(class_scores) for class_scores in scores]
+    steps = HalfSteps()
+    with steps.relocalization(0):
+        scores = [target.bags.frame_overlap(bags) for bags in target.positives]
+        selection = [best_proposals(class_scores) for class_scores in scores]
+    steps.count(0, sum(map(len, selection)))
+    converged = False
     for number in range(1, settings.rounds + 1):
-        changed = 0
         for label, bags in enumerate(target.positives):
             before = selection[label]
             for held_out in range(settings.folds):
@@ -38,18 +42,22 @@ def mi_svm(target: Target, settings: MiSvmSettings, log: Log = silent) -> Outcom
                     continue
                 seed = settings.seed + 1000 * number + 31 * label + held_out
                 usable = fold != held_out if settings.folds > 1 else None
-                weight, bias = train_svm(target, label, bags[trained], before[trained], usable=usable, seed=seed)
-                probability = torch.sigmoid(target.class_bags.features(bags[tested]) @ weight + bias)
-                object_score = objectness[bags[tested].to(probability.device)]
-                mixed = (1 - settings.objectness_weight) * probability + settings.objectness_weight * object_score
-                valid = target.class_bags.valid[bags[tested].to(mixed.device)]
-                scores[label][tested.to(mixed.device)] = mixed.masked_fill(~valid, -torch.inf)
-            selection[label] = best_proposals(scores[label])
-            changed += int((selection[label] != before).sum())
-        log(f"round {number}: {changed} boxes changed")
-        if not changed:
+                with steps.retraining(number):
+                    weight, bias = train_svm(target, label, bags[trained], before[trained], usable=usable, seed=seed)
+                with steps.relocalization(number):
+                    probability = torch.sigmoid(target.class_bags.features(bags[tested]) @ weight + bias)
+                    object_score = objectness[bags[tested].to(probability.device)]
+                    mixed = (1 - settings.objectness_weight) * probability + settings.objectness_weight * object_score
+                    valid = target.class_bags.valid[bags[tested].to(mixed.device)]
+                    scores[label][tested.to(mixed.device)] = mixed.masked_fill(~valid, -torch.inf)
+            with steps.relocalization(number):
+                selection[label] = best_proposals(scores[label])
+            steps.count(number, int((selection[label] != before).sum()))
+        log(f"round {number}: {steps.changed(number)} boxes changed")
+        converged = not steps.changed(number)
+        if converged:
             break
-    return highest_scored(tuple(scores), fold)
+    return highest_scored(tuple(scores), fold).with_history(steps.history(), converged=converged)
 
 
 def train_svm(

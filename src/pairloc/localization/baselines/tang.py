@@ -8,6 +8,7 @@ proposals.
 import torch
 
 from pairloc.localization.alternate import Log, silent
+from pairloc.localization.baselines.half_steps import HalfSteps
 from pairloc.localization.baselines.lsda import adapted, selected_by, target_classifiers
 from pairloc.localization.baselines.semantic import semantic_similarity
 from pairloc.localization.baselines.source_classifiers import SourceClassifiers, whole_images
@@ -18,15 +19,18 @@ from pairloc.settings import TangSettings
 
 def tang(target: Target, classifiers: SourceClassifiers, settings: TangSettings, log: Log = silent) -> Outcome:
     """Select the highest score of the adapted detectors; the confidence of a box is its probability."""
-    similarity = settings.visual * visual_similarity(target, classifiers)
-    if settings.visual < 1:
-        semantic, how = semantic_similarity(target.classes, classifiers.classes, settings.semantic_table)
-        log(f"similarity of class names: {how}")
-        similarity = similarity + (1 - settings.visual) * _normalised(semantic.to(similarity))
-    count = min(settings.neighbours, len(classifiers.classes))
-    best = similarity.topk(count, dim=1)
-    weights = _normalised(torch.zeros_like(similarity).scatter_(1, best.indices, best.values))
-    return selected_by(target, adapted(target_classifiers(target), classifiers, weights))
+    steps = HalfSteps()
+    with steps.retraining(0):
+        similarity = settings.visual * visual_similarity(target, classifiers)
+        if settings.visual < 1:
+            semantic, how = semantic_similarity(target.classes, classifiers.classes, settings.semantic_table)
+            log(f"similarity of class names: {how}")
+            similarity = similarity + (1 - settings.visual) * _normalised(semantic.to(similarity))
+        count = min(settings.neighbours, len(classifiers.classes))
+        best = similarity.topk(count, dim=1)
+        weights = _normalised(torch.zeros_like(similarity).scatter_(1, best.indices, best.values))
+        detectors = adapted(target_classifiers(target), classifiers, weights)
+    return selected_by(target, detectors, steps)
 
 
 def visual_similarity(target: Target, classifiers: SourceClassifiers) -> torch.Tensor:
