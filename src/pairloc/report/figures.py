@@ -33,8 +33,8 @@ def write_figures(
 ) -> list[Path]:
     """Write figures and return their files: CorLoc per class (if known), and sheets of `cases` images with boxes.
 
-    `images` shows where methods differ most. With ground truth, `successes` shows boxes that the last method alone got
-    right, `failures` those it got wrong, in turn by their cause.
+    `images` shows where methods differ most. With ground truth, `successes` shows boxes that the last method got right,
+    first those that the others got wrong, `failures` those it got wrong, in turn by their cause.
     """
     import matplotlib
 
@@ -46,14 +46,14 @@ def write_figures(
         written += _save(_per_class(methods), folder / "corloc_per_class")
     sheets = {"images": [(key, "") for key in _most_different(dataset, methods)]}
     if truth is not None and methods:
-        sheets |= _cases(dataset, methods, truth)
+        sheets |= sheet_cases(dataset, methods, truth)
     for name, keys in sheets.items():
         if keys or name == "images":
             written += _save(_sheet(dataset, methods, truth, keys[:cases]), folder / name)
     return written
 
 
-def _cases(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth) -> dict[str, list[Case]]:
+def sheet_cases(dataset: Dataset, methods: Sequence[MethodResult], truth: GroundTruth) -> dict[str, list[Case]]:
     """Successes, the rarest among the methods first, and failures of the last method, one of each cause in turn."""
     results = [localized(dataset, method.boxes, truth) for method in methods]
     right = np.stack([result.right(0.5) for result in results])  # (methods, n)
