@@ -12,6 +12,8 @@ from helpers import plain_settings, planted_scores, planted_store, planted_targe
 from pairloc.bags.tensors import Bags
 from pairloc.boxes import iou
 from pairloc.experiments.initialisation import STARTS, InitialisationStudy, write_study
+from pairloc.inference import ClassProblem, PairTable
+from pairloc.inference.full_graph import class_block_icm
 from pairloc.localization.learned import Learned
 from runs.calling import call
 
@@ -62,6 +64,58 @@ def test_a_subset_of_the_bags_is_measured_on_its_images(tmp_path: Path) -> None:
     start = next(point for point in points if point.start == "objectness" and point.epoch == 0)
     assert abs(start.corloc50 - expected) < 1e-9
     assert max(point.corloc50 for point in points) > 0
+
+
+def test_the_whole_image_start_is_the_proposal_nearest_to_the_frame(tmp_path: Path) -> None:
+    """Its first point has the energy and the CorLoc of a loop over the images."""
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=16)
+    store = target.bags.store
+    _, truth = planted_truth(store, shown)
+    study = InitialisationStudy(store, store.dataset, truth, Learned(planted_scores(target, shown)), SETTINGS)
+    point = next(point for point in study.starts(epochs=1) if (point.start, point.epoch) == ("whole image", 0))
+    energy, per_class = 0.0, []
+    for label, bags in enumerate(target.positives):
+        selection, right = [], []
+        for bag in bags.tolist():
+            boxes = store.bag(bag).boxes.astype(np.float64).tolist()
+            overlap = [(x2 - x1) * (y2 - y1) / 100**2 for x1, y1, x2, y2 in boxes]  # IoU with the frame
+            selection.append(int(np.argmax(overlap)))
+            right.append(selection[-1] == shown[bag])
+        problem = study.problems[label]
+        assert problem is not None
+        energy += problem.energy(selection)
+        per_class.append(np.mean(right))
+    assert point.energy == pytest.approx(energy, rel=1e-5)
+    assert point.corloc70 == pytest.approx(np.mean(per_class))
+
+
+def test_the_curves_of_the_whole_graph_are_those_of_the_algorithms(tmp_path: Path) -> None:
+    """Both kinds of ICM start from the selection of the mini-problems; the time of the start counts for both."""
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=24)
+    store = target.bags.store
+    _, truth = planted_truth(store, shown)
+    study = InitialisationStudy(store, store.dataset, truth, Learned(planted_scores(target, shown)), SETTINGS)
+    generator = torch.Generator().manual_seed(0)
+    for label in range(2):  # random scores, on which the algorithms go different ways
+        table = torch.randn(12, 12, 6, 6, generator=generator, dtype=torch.float64)
+        study.problems[label] = ClassProblem(torch.zeros(12, 6, dtype=torch.float64), PairTable(table))
+    points = study.full_graph(12, epochs=3)
+    curves = {name: [point for point in points if point.start == name] for name in ("ICM", "block ICM")}
+    icm, block = [0.0] * 4, [0.0] * 4
+    for label, problem in enumerate(study.problems):
+        assert problem is not None
+        solution = problem.solve(k=SETTINGS.solver.k, seed=SETTINGS.seed + label, iterations=20, epochs=3)
+        for total, steps in (
+            (icm, solution.history),
+            (block, class_block_icm(problem, solution.history[0].selection, 3)),
+        ):
+            for epoch in range(4):
+                total[epoch] += steps[min(epoch, len(steps) - 1)].energy
+    assert [point.energy for point in curves["ICM"]] == pytest.approx(icm)
+    assert [point.energy for point in curves["block ICM"]] == pytest.approx(block)
+    assert icm[0] > icm[-1]  # the start is not yet the end
+    assert icm != block
+    assert curves["block ICM"][0].seconds >= curves["ICM"][0].seconds
 
 
 def test_other_algorithms_are_measured_on_the_classes_that_are_small_enough(tmp_path: Path) -> None:
