@@ -53,6 +53,30 @@ def test_it_finds_planted_objects_better_than_objectness(tmp_path: Path) -> None
     assert found_fraction(target, shown, outcome.state.selection) > 0.8
 
 
+def found_by(tmp_path: Path, objectness: float, **settings: float) -> float:
+    """Fraction of planted objects found without pair cues, with blurred objectness times `objectness`."""
+    target, shown = planted_target(tmp_path / "s", classes=3, bags=45)
+    transfer = planted_scores(target, shown)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        weight = transfer.unary.linear.weight
+        weight.copy_(objectness * weight + 0.05 * torch.randn_like(weight))
+    plain_cues = SETTINGS.model_copy(update={"similar_appearance": 0.0, "similar_shape": 0.0, **settings})
+    return found_fraction(target, shown, deselaers(target, transfer, plain_cues).state.selection)
+
+
+def test_the_appearance_learned_from_the_boxes_finds_more_than_objectness(tmp_path: Path) -> None:
+    only = {"shape": 0.0, "adapt": 0.0}
+    found = found_by(tmp_path / "a", 0.05, rounds=2, **only)
+    assert found > found_by(tmp_path / "b", 0.05, rounds=0, **only) + 0.3
+
+
+def test_adapted_weights_make_up_for_a_misleading_cue(tmp_path: Path) -> None:
+    """The shape of planted objects is random, so a large weight of it misleads unless the class adapts it."""
+    found = found_by(tmp_path / "a", 1.0, rounds=2, shape=5.0, adapt=1.0)
+    assert found > found_by(tmp_path / "b", 1.0, rounds=2, shape=5.0, adapt=0.0) + 0.3
+
+
 def test_pair_scores_do_not_leak_in(tmp_path: Path) -> None:
     """Other relation networks and other settings of the energy change nothing; other objectness does."""
     store, shown = planted_store(tmp_path / "s", bags=24)

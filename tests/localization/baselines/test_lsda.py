@@ -9,7 +9,7 @@ import torch
 from helpers import found_fraction, plain_transfer, planted_store, planted_target, planted_truth
 from pairloc.errors import InputError
 from pairloc.localization.baselines.half_steps import HalfSteps
-from pairloc.localization.baselines.lsda import adapted, lsda, selected_by
+from pairloc.localization.baselines.lsda import adapted, lsda, selected_by, target_classifiers
 from pairloc.localization.baselines.source_classifiers import SourceClassifiers, image_classifiers, whole_images
 from pairloc.localization.baselines.tang import tang, visual_similarity
 from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
@@ -94,6 +94,21 @@ def test_the_change_of_source_classes_finds_objects(tmp_path: Path) -> None:
     plain = lsda(target, without, LsdaSettings(neighbours=3))
     found, found_without = (found_fraction(target, shown, o.state.selection) for o in (outcome, plain))
     assert found > found_without + 0.2
+
+
+@pytest.mark.parametrize("neighbours", [1, 2])
+def test_the_nearest_source_classes_are_those_whose_image_classifier_is_alike(tmp_path: Path, neighbours: int) -> None:
+    target, _ = planted_target(tmp_path / "s", classes=2, bags=20)
+    image = target_classifiers(target)
+    generator = torch.Generator().manual_seed(0)
+    offset = torch.randn(image.shape[1], generator=generator)
+    source = torch.stack([image[0] + 9 * offset, image[0] + 0.1 * offset, image[0] - 0.2 * offset, image[1] + offset])
+    box = source + torch.randn(4, image.shape[1], generator=generator)
+    classifiers = SourceClassifiers(("far", "nearest", "second", "other"), source, box)
+    expected = image[0] + (box - source)[1 : 1 + neighbours].mean(dim=0)
+    bags = target.positives[0]
+    scores = lsda(target, classifiers, LsdaSettings(neighbours=neighbours)).scores[0]
+    torch.testing.assert_close(scores, target.bags.features(bags) @ expected[:-1] + expected[-1])
 
 
 def test_visual_similarity_is_a_distribution_over_source_classes(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """MI-SVM is an independent baseline: pair scores and box voting do not affect it."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from helpers import plain, plain_transfer, planted_store, planted_truth
+from helpers import plain, plain_transfer, planted_store, planted_target, planted_truth
 from pairloc.boxes import iou
-from pairloc.localization.baselines.mi_svm import fit_svm
+from pairloc.localization.baselines.mi_svm import fit_svm, train_svm
 from pairloc.localization.engine import learn_source, localize_target
 from pairloc.localization.methods import METHODS
 from pairloc.settings import MiSvmSettings, RunSettings
@@ -41,6 +42,28 @@ def test_it_uses_neither_transfer_scores_nor_voting(tmp_path: Path) -> None:
 def test_the_other_methods_use_the_localization_settings(method: str) -> None:
     run = RunSettings.model_validate({"data": {"scenes": {}}, "localization": {"rounds": 7}})
     assert METHODS[method].section(run) is run.localization
+
+
+def test_hard_negatives_join_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every fit, the highest-scored proposal of every bag without the tag becomes a negative example."""
+    target, shown = planted_target(tmp_path / "s", classes=2, bags=12, proposals=20)
+    fits: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def recording(positive: torch.Tensor, negative: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weight, bias = fit_svm(positive, negative)
+        fits.append((negative, weight))
+        return weight, bias
+
+    monkeypatch.setattr("pairloc.localization.baselines.mi_svm.fit_svm", recording)
+    bags = target.positives[0]
+    train_svm(target, 0, bags, torch.from_numpy(shown)[bags], seed=0)
+    lacking = [bag for bag in range(12) if bag not in bags.tolist()]
+    features = target.class_bags.features(torch.tensor(lacking))
+    assert [len(negative) for negative, _ in fits] == [8 * 6, 8 * 6 + 6, 8 * 6 + 12]
+    for (_, weight), (negative, _) in itertools.pairwise(fits):
+        hardest = [max(proposals, key=lambda proposal: float(proposal @ weight)) for proposals in features]
+        mined = {tuple(row) for row in negative[-6:].tolist()}
+        assert mined == {tuple(row) for row in torch.stack(hardest).tolist()}
 
 
 def test_an_svm_separates_separable_data() -> None:
