@@ -11,7 +11,7 @@ from pairloc.errors import InputError
 from pairloc.settings import ProposerSettings
 
 
-@pytest.mark.parametrize("name", [*BACKBONES, "resnet18", "mobilenetv3_small_050.lamb_in1k"])
+@pytest.mark.parametrize("name", [*BACKBONES, "resnet18", "inception_resnet_v2", "mobilenetv3_small_050.lamb_in1k"])
 def test_backbone_names_are_checked_without_building_a_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm, "create_model", None)
     check_backbone(name)
