@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 from pairloc.errors import InputError
+from pairloc.formats.reading import read
+from pairloc.localization.baselines.source_classifiers import SourceClassifiers
 from pairloc.localization.functions import TransferScores
 from pairloc.runs.localize import localize_settings
 from pairloc.weights import localization_of
@@ -45,6 +48,44 @@ def test_a_wrong_setting_is_refused_before_any_work(
 ) -> None:
     text = refused("run", config, "--out", tmp_path / "run", "--set", change, *dry)
     assert message in text
+    assert "\n" not in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("given", ["scenes", "data", "weights"])
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("zebra,tree,1", "line 2: 'zebra' is not a class of the target"),
+        ("{target},zebra,1", "line 2: 'zebra' is not a class of the source"),
+        ("{target},{source},much", "line 2: similarity 'much' is not a number from 0 on"),
+    ],
+)
+def test_a_wrong_semantic_table_is_refused_before_any_work(
+    finished_run: Path, config: Path, tmp_path: Path, given: str, row: str, message: str
+) -> None:
+    """Whether the classes come from drawn scenes, from files or from the classifiers of weights."""
+    scenes, table = finished_run / "data" / "scenes", tmp_path / "table.csv"
+    target, source = read(scenes / "target_tags.csv").classes[0], read(scenes / "source.json").classes[0]
+    table.write_text("target,source,similarity\n" + row.format(target=target, source=source) + "\n")
+    lines = config.read_text().splitlines()
+    if given != "scenes":
+        start = lines.index("[data.scenes]")
+        paths = {"target": scenes / "target_tags.csv", "target_images": scenes / "images"}
+        paths |= {"source": scenes / "source.json", "source_images": scenes / "images"} if given == "data" else {}
+        lines[start : start + 4] = ["[data]", *(f'{key} = "{path}"' for key, path in paths.items())]
+    if given == "weights":
+        weights = copied(finished_run, tmp_path / "weights")
+        (weights / "classifiers").mkdir()
+        classes = read(scenes / "source.json").classes
+        image, box = torch.zeros(2, len(classes), 33).unbind()
+        SourceClassifiers(classes, image.clone(), box.clone()).save(weights / "classifiers")
+        lines.insert(0, f'weights = "{weights}"')
+    file = tmp_path / "run.toml"
+    file.write_text("\n".join(lines))
+    changes = ("--set", 'methods=["tang"]', "--set", f'tang.semantic_table="{table}"')
+    text = refused("run", file, "--out", tmp_path / "run", *changes)
+    assert f"{table}, {message}" in text
     assert "\n" not in text
     assert not (tmp_path / "run").exists()
 

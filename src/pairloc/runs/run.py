@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from pairloc.bags.features import check_class_features
 from pairloc.bags.store import BagStore
+from pairloc.curation.drawings import SOURCE, TARGET
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.detector.backbones import check_pretrained
@@ -18,6 +19,7 @@ from pairloc.evaluation.table import Evaluation
 from pairloc.executors import Executor, executor
 from pairloc.formats.reading import read, read_annotated
 from pairloc.io import first_problem, read_json, read_model
+from pairloc.localization.baselines.semantic import read_table
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import check_classifiers
 from pairloc.migration import migrated_run
@@ -58,6 +60,7 @@ class Run:
         if self.weights is not None:
             for method in self.settings.methods:
                 check_classifiers(method, self.learned)  # loading also reports unusable weights before any work
+        self._check_semantic_table()
         runner.work(self)
         skipped = self.target_bags.unreadable
         if skipped:
@@ -86,6 +89,19 @@ class Run:
         for file in annotations:
             if file is not None and file.is_dir() and out.is_relative_to(file.resolve()):
                 raise InputError(f"{self.folder}: is inside the data set {file}; choose another output folder")
+
+    def _check_semantic_table(self) -> None:
+        """Raise an InputError if the similarities given for `tang` do not fit the classes of source and target."""
+        table = self.settings.tang.semantic_table
+        if table is None or "tang" not in self.settings.methods:
+            return
+        if self.settings.data.scenes is not None:
+            targets, sources = tuple(TARGET), tuple(SOURCE)  # the scenes may not be drawn yet
+        else:
+            targets = self.target.classes
+            classifiers = None if self.weights is None else self.learned.classifiers
+            sources = self.source[0].classes if classifiers is None else classifiers.classes
+        read_table(table, targets, sources)
 
     @property
     def evaluation(self) -> Evaluation:

@@ -24,7 +24,7 @@ def semantic_similarity(targets: Sequence[str], sources: Sequence[str], table: P
     with sentence-transformers, and otherwise by the letters they share. Raises an InputError for an invalid table.
     """
     if table is not None:
-        return _from_table(table, targets, sources), str(table)
+        return read_table(table, targets, sources), str(table)
     folder = _encoder_folder()
     if folder is not None:
         return _encoded(folder, targets, sources), "a text encoder"
@@ -43,8 +43,11 @@ def name_overlap(one: str, other: str) -> float:
     return 2 * len(first & second) / (len(first) + len(second))
 
 
-def _from_table(path: Path, targets: Sequence[str], sources: Sequence[str]) -> Tensor:
-    """Read a CSV with the columns target, source, similarity; pairs that are not listed have similarity 0."""
+def read_table(path: Path, targets: Sequence[str], sources: Sequence[str]) -> Tensor:
+    """Read a CSV with the columns target, source, similarity: (C, S); pairs that are not listed have similarity 0.
+
+    Raises an InputError if it names other classes or its numbers are invalid.
+    """
     rows = csv.DictReader(io.StringIO(read_text(path)))
     if not set(_COLUMNS) <= set(rows.fieldnames or ()):
         raise InputError(f"{path}: needs the columns {', '.join(_COLUMNS)}")
