@@ -79,6 +79,7 @@ pairs = 4
 [localization]
 rounds = 2
 folds = 2
+exclusion_iou = 1.0
 [localization.energy]
 lambda1 = 0.5
 max_compared_bags = 0
@@ -90,7 +91,10 @@ kind = "transfer"
 dimensions = 0
 geometry = false
 [localization.unary]
+combination = "mixed"
+decay = 0.01
 fit = "sampled"
+trust = 0.0
 other_tag_weight = 0.0
 area_penalty = 0.0
 max_area = 1.0
@@ -274,12 +278,19 @@ def plain_settings(**changes: object) -> LocalizationSettings:
     base: dict[str, dict[str, object]] = {
         "energy": {"lambda1": 0.5, "max_compared_bags": 0},
         "features": {"kind": "class", "dimensions": 0, "geometry": False},
-        "unary": {"fit": "sampled", "other_tag_weight": 0.0, "area_penalty": 0.0, "max_area": 1.0},
+        "unary": {
+            "combination": "mixed",
+            "fit": "sampled",
+            "trust": 0.0,
+            "other_tag_weight": 0.0,
+            "area_penalty": 0.0,
+            "max_area": 1.0,
+        },
         "pairs": {"kind": "relation"},
         "training": {"steps": 40, "pairs": 8, "lr": 0.01},
         "boxes": {"voting_iou": 0.0},
     }
-    values: dict[str, object] = {"rounds": 2, "folds": 3, **base}
+    values: dict[str, object] = {"rounds": 2, "folds": 3, "exclusion_iou": 1.0, **base}
     for name, change in changes.items():
         values[name] = base.get(name, {}) | change if isinstance(change, dict) else change
     return LocalizationSettings.model_validate(values)

@@ -20,7 +20,7 @@ from pairloc.curation.scenes import write_scenes
 from pairloc.detector.model import Proposer, build
 from pairloc.errors import InputError
 from pairloc.formats.reading import read_annotated
-from pairloc.localization.confidence import Calibration, confidence
+from pairloc.localization.confidence import Calibration, confidence, plain_signals
 from pairloc.presets import read_config
 from pairloc.runs.run import Run
 from pairloc.settings import ExtractSettings, LocalizationSettings, SceneSettings, TransferSettings
@@ -91,7 +91,7 @@ def test_the_command_line_finds_the_same_boxes_with_the_same_confidence(found: L
 
 def test_the_confidence_uses_the_calibration_stored_with_the_weights(found: Localization) -> None:
     signs = zip(found.agreement, found.state.gaps, strict=True)
-    expected = np.concatenate([confidence(CURVE, agreement, gaps).numpy() for agreement, gaps in signs])
+    expected = np.concatenate([confidence(CURVE, plain_signals(agreement, gaps)).numpy() for agreement, gaps in signs])
     np.testing.assert_array_equal(found.boxes.score, expected.round(4))
 
 

@@ -27,7 +27,8 @@ TARGET_SIDE = [
 ]  # fmt: skip
 MAY_SEE_TRUTH = [
     "datasets", "formats", "curation", "detector", "localization/transfer.py", "localization/evidence.py",
-    "localization/engine.py", "localization/calibration.py", "evaluation", "report", "runs", "experiments", "api.py",
+    "localization/engine.py", "localization/calibration.py", "localization/playing.py",
+    "evaluation", "report", "runs", "experiments", "api.py",
     "cli",
 ]  # fmt: skip
 BARE = ["scores", "inference"]

@@ -9,6 +9,7 @@ import pytest
 from pairloc.detector.model import Proposer
 from pairloc.localization.learned import Learned
 from pairloc.migration import MOVED, is_old, migrated, migrated_run, moved_key
+from pairloc.presets import merged
 from pairloc.settings import (
     FineTuneSettings,
     LocalizationSettings,
@@ -147,8 +148,10 @@ def test_settings_of_an_old_run_keep_their_meaning() -> None:
     assert localization.solver.model_dump() == {"name": "bp", "k": 8, "iterations": 50, "epochs": 4}
     assert localization.features.model_dump() == {"kind": "both", "dimensions": 128, "geometry": True}
     assert localization.unary.model_dump() == {
-        "fit": "exact", "decay": 0.02, "other_tag_weight": 1.5, "area_penalty": 2.0, "max_area": 0.8,
+        "combination": "mixed", "fit": "exact", "decay": 0.02, "trust": 0.0, "other_tag_weight": 1.5,
+        "area_penalty": 2.0, "max_area": 0.8,
     }  # fmt: skip
+    assert localization.exclusion_iou == 1.0
     assert localization.pairs.kind == "cosine"
     assert localization.training.model_dump() == {
         "steps": 300, "pairs": 16, "optimizer": "sgd", "lr": 0.01, "foreground": 2, "background": 8, "held_out": 0.2,
@@ -177,10 +180,16 @@ def test_keys_that_an_old_file_omits_have_their_old_defaults(section: str, old: 
     assert is_old(section, old)
 
 
-def test_the_settings_of_the_packaged_weights_convert() -> None:
-    learning = json.loads((WEIGHTS / "learning.json").read_text())
+def test_the_settings_of_the_first_weights_convert() -> None:
+    """Those of weights before evidence was learned: they still select as they did."""
+    learning = {
+        "features": "both", "dimensions": 256, "geometry": True, "unary": "exact", "relation": "cosine",
+        "train_pairs": False, "rounds": 1, "folds": 4, "k": 4, "alpha": 1.0, "lambda1": 1.0, "lambda2": 0.5,
+        "rivals": 1.0, "refine": 0.4, "largest": 0.9, "oversize": 3.0, "group": 1024,
+    }  # fmt: skip
     settings = LocalizationSettings.model_validate(migrated("localization", learning))
-    assert settings == LocalizationSettings(), "the defaults are what was tuned with these weights"
+    before = {"exclusion_iou": 1.0, "unary": {"combination": "mixed", "decay": 0.01, "trust": 0.0}}
+    assert settings == LocalizationSettings.model_validate(merged(LocalizationSettings().model_dump(), before))
     proposer = json.loads((WEIGHTS / "proposer" / "proposer.json").read_text())["settings"]
     assert ProposerSettings.model_validate(migrated("proposer", proposer)).crop == 0.6
     transfer = json.loads((WEIGHTS / "transfer" / "transfer.json").read_text())

@@ -61,6 +61,8 @@ _OLD_DEFAULTS: dict[str, dict[str, Any]] = {
     "localization": {
         "features": "class", "dimensions": 0, "geometry": False, "unary": "sampled", "relation": "paper", "rounds": 3,
         "lambda1": 0.5, "rivals": 0.0, "oversize": 0.0, "largest": 1.0, "refine": 0.0, "group": 0,
+        "unary_decay": 0.01, "unary.trust": 0.0, "unary.combination": "mixed",
+        "exclusion_iou": 1.0,
     },
 }  # fmt: skip
 _VALUES = {"pairs.kind": {"paper": "relation"}}  # renamed values

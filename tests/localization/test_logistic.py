@@ -33,20 +33,29 @@ def test_the_optimum_equals_that_of_newtons_method(monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(found[c], weights, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("other_tag_weight", [0.0, 1.5])
-def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, other_tag_weight: float) -> None:
-    """The expected loss of sampled pairs, computed bag by bag, is higher around the exact scores."""
+@pytest.mark.parametrize(("other_tag_weight", "trust"), [(0.0, 0.0), (1.5, 0.0), (1.5, 2.0)])
+def test_exact_class_scores_have_the_lowest_expected_loss(
+    tmp_path: Path, other_tag_weight: float, trust: float
+) -> None:
+    """The expected loss of sampled pairs, computed bag by bag, is higher around the exact scores.
+
+    A bag counts as much as its selected box is probable, to the power of the setting.
+    """
     target, shown = planted_target(tmp_path / "s", classes=3, bags=24)
     selection = tuple(torch.from_numpy(shown)[bags] for bags in target.positives)
     settings = plain_settings(
-        energy={"alpha": 0.0}, unary={"fit": "exact", "decay": 1e-2, "other_tag_weight": other_tag_weight}
+        energy={"alpha": 0.0},
+        unary={"fit": "exact", "decay": 1e-2, "other_tag_weight": other_tag_weight, "trust": trust},
     )
-    scores, curve = retrain(target, selection, settings, settings.energy)
+    probability = tuple(torch.linspace(0.2, 1, len(bags)) for bags in target.positives)
+    scores, curve = retrain(target, selection, settings, settings.energy, trust=probability)
     assert curve == []
 
     def loss(weight: torch.Tensor, bias: torch.Tensor, label: int) -> float:
         total = settings.unary.decay / 2 * float(weight.pow(2).sum())
         positives = target.positives[label].tolist()
+        power = probability[label] ** trust
+        counts = dict(zip(positives, (power / power.sum()).tolist(), strict=True))
         others = [b for b in range(target.class_bags.count) if b not in positives]
         for b in range(target.class_bags.count):
             x = target.class_bags.features(torch.tensor([b]))[0]
@@ -54,8 +63,8 @@ def test_exact_class_scores_have_the_lowest_expected_loss(tmp_path: Path, other_
             chosen = target.class_bags.boxes[b, shown[b]]
             fg = iou(chosen[None, None], target.class_bags.boxes[b][None])[0, 0] >= settings.training.foreground_iou
             if b in positives:
-                total += float(0.3 * torch.nn.functional.softplus(-s[fg]).mean()) / len(positives)
-                total += float(0.7 * torch.nn.functional.softplus(s[~fg]).mean()) / len(positives)
+                total += float(0.3 * torch.nn.functional.softplus(-s[fg]).mean()) * counts[b]
+                total += float(0.7 * torch.nn.functional.softplus(s[~fg]).mean()) * counts[b]
             else:
                 total += float(torch.nn.functional.softplus(s).mean()) / 3 / len(others)
                 total += other_tag_weight * float(torch.nn.functional.softplus(s[fg]).mean()) / len(others)

@@ -22,7 +22,7 @@ from pairloc.detector.propose import ImageFeatures, predict
 from pairloc.detector.reading import batches
 from pairloc.formats.reading import read_annotated
 from pairloc.localization.alternate import State
-from pairloc.localization.confidence import Calibration, confidence
+from pairloc.localization.confidence import Calibration, confidence, plain_signals
 from pairloc.localization.predictions import Predictions, decide, instances
 from pairloc.localization.result import Localization
 from pairloc.runs.fine_tuning import fine_tune
@@ -201,7 +201,7 @@ def test_the_networks_count_as_one_view_in_the_confidence(seed: int) -> None:
     same = torch.tensor([bool(iou(previous[r : r + 1].numpy(), boxes[0][r : r + 1].numpy())[0, 0] > 0.5) for r in rows])
     expected = torch.where(same, 2 / 3, 1 / 3).double()
     torch.testing.assert_close(found.agreement[0], expected)
-    expected_confidence = confidence(Calibration(), expected, found.state.gaps[0])
+    expected_confidence = confidence(Calibration(), plain_signals(expected, found.state.gaps[0]))
     np.testing.assert_allclose(found.boxes.score, expected_confidence.numpy().round(4))
 
 

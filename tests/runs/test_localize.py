@@ -9,9 +9,12 @@ from PIL import Image
 
 from pairloc import Localizer
 from pairloc.curation.scenes import write_scenes
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.dataset import Image as DatasetImage
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.formats.reading import read, read_boxes
-from pairloc.runs.localize import localize, localize_settings
+from pairloc.runs.localize import localize, localize_settings, warning_of
 from pairloc.runs.sealing import broken
 from pairloc.settings import LocalizationSettings, SceneSettings
 from pairloc.weights import PACKAGED, weights_folder
@@ -110,3 +113,21 @@ def test_pretrained_in_three_lines(images_folder: Path) -> None:
     assert len(found) == 4
     assert len(found.boxes) == sum(len(dataset.names(index)) for index in range(4))
     assert Localizer.pretrained().localization == LocalizationSettings()
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ((0.1, 0.2, 0.1, 0.1), "most boxes are probably wrong: their mean confidence is 12%"),
+        ((0.9, 0.9, 0.1, 0.2), "the boxes of these tags are probably wrong: cell; "),
+        ((0.9, 0.9, 0.5, 0.6), None),
+        ((), None),
+    ],
+)
+def test_a_user_is_told_what_is_probably_wrong(scores: tuple[float, ...], message: str | None) -> None:
+    count = len(scores)
+    dataset = Dataset((DatasetImage(1, "a.png", (9, 9)),), ("dog", "cell"), ((0, 1),))
+    label = np.array([0, 0, 1, 1][:count], dtype=np.int64)
+    boxes = ScoredBoxes(np.zeros(count, np.int64), label, np.zeros((count, 4)), np.array(scores, dtype=np.float64))
+    found = warning_of(dataset, boxes)
+    assert (found is None) if message is None else (found is not None and found.startswith(message))

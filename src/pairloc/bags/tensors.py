@@ -91,6 +91,14 @@ class Bags:
             return features.gather(1, proposals.to(self.device)[..., None].expand(-1, -1, self.d))
         return self._cached[bags.to(self.device)[:, None], proposals.to(self.device)].float()
 
+    def box_head_features(self, bags: Tensor) -> Tensor:
+        """Unreduced features (n, B, d) of the proposer's box head, of the bags (n,)."""
+        raw = [torch.from_numpy(np.array(self.store.bag(self.indices[row]).transfer)) for row in bags.tolist()]
+        features = torch.zeros(len(raw), self.size, max((part.shape[1] for part in raw), default=0), device=self.device)
+        for row, part in zip(features, raw, strict=True):
+            row[: len(part)] = part
+        return features
+
     def frame_overlap(self, bags: Tensor) -> Tensor:
         """Return the IoU (n, B) of the proposals of some bags (n,) with the frame of their image; -inf for padding.
 

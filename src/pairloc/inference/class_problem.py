@@ -71,6 +71,7 @@ class Relocalization:
     energy : energy of the selection
     history : state after the initialisation and after every epoch of ICM
     converged : whether no change of a single bag lowers the energy
+    cost : (M, B) cost of every proposal if the other bags keep theirs
     gaps : (M,) energy increase if a bag takes its best other proposal and the others keep theirs
     mini_gaps : (M,) gap of the solver in the mini-problem of a bag; NaN without mini-problems
     certified : (M,) whether the mini-problem of a bag was solved to a certified minimum
@@ -80,6 +81,7 @@ class Relocalization:
     energy: float
     history: tuple[Step, ...]
     converged: bool  # no change of a single bag lowers the energy
+    cost: Tensor  # (M, B) cost of every proposal if the other bags keep theirs
     gaps: Tensor  # (M,) energy increase if a bag takes its best other proposal and the others keep theirs
     mini_gaps: Tensor  # (M,) the solver's gap in the bag's mini-problem (see `Solution`); NaN without mini-problems
     certified: Tensor  # (M,) whether the bag's mini-problem was solved to a certified minimum
@@ -276,7 +278,7 @@ class ClassProblem:
             result = improved if improved.energy < result.energy else result
         gaps = label_gap(result.cost, result.selection).cpu()
         return Relocalization(
-            result.selection, result.energy, result.history, result.converged, gaps, mini_gaps, certified
+            result.selection, result.energy, result.history, result.converged, result.cost, gaps, mini_gaps, certified
         )
 
     def checked(self, given: Selection, what: str) -> Tensor:

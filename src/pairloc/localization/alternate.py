@@ -7,9 +7,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from pairloc.boxes import iou
 from pairloc.executors import Executor, Serial
+from pairloc.inference.class_problem import Relocalization
 from pairloc.localization.class_view import ClassView
 from pairloc.localization.descent import Curve
+from pairloc.localization.evidence import Evidence
+from pairloc.localization.exclusion import keep_apart
 from pairloc.localization.functions import ClassScores, TransferScores
 from pairloc.localization.objective import Objective
 from pairloc.localization.retrain import retrain
@@ -17,6 +21,7 @@ from pairloc.localization.target import Selection, Target, fold_of_bags
 from pairloc.settings import EnergySettings, LocalizationSettings
 
 Log = Callable[[str], None]
+_SAME_IOU = 0.5  # proposals with a higher IoU count as the same box
 
 
 def silent(line: str) -> None:
@@ -42,6 +47,7 @@ class State:
     selection: Selection
     gaps: tuple[Tensor, ...]  # for every class (M,): cost of switching each bag to its next-best proposal
     fold: Tensor  # (N,) fold of every bag
+    probability: tuple[Tensor, ...] = ()  # for every class (M,): of the selected box, by the scores it was selected by
     scores: tuple[ClassScores, ...] = ()  # one per fold
     history: tuple[HalfStep, ...] = ()
     curves: tuple[Curve, ...] = ()  # training curves, ordered by round, then by fold
@@ -64,6 +70,7 @@ class Alternation:
     executor: Executor = field(default_factory=Serial)
     log: Log = silent
     after_round: Callable[[State], None] = lambda state: None
+    evidence: tuple[Evidence | None, ...] | None = None  # for every class; None for the paper's sum
     objective: Objective = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,16 +120,22 @@ class Alternation:
     def relocalize(self, state: State, number: int) -> State:
         """Select a proposal in every bag, with class scores that were not trained on it."""
         start = time.perf_counter()
-        task = Relocalize(self.target, self.transfer, self.settings, self.energy, state)
+        task = Relocalize(self.target, self.transfer, self.settings, self.energy, state, self.evidence)
         results = self.executor.map(task, range(len(self.target.classes)))
-        selection, gaps = zip(*results, strict=True)
+        selection, gaps, probability, costs = zip(*results, strict=True)
+        if self.settings.exclusion_iou < 1:
+            selection = keep_apart(self.target, selection, costs, self.settings.exclusion_iou)
         changed = sum(int((a != b).sum()) for a, b in zip(selection, state.selection, strict=True))
-        updated = replace(state, selection=selection, gaps=gaps, converged=bool(state.scores) and not changed)
+        converged = bool(state.scores) and not changed
+        updated = replace(state, selection=selection, gaps=gaps, probability=probability, converged=converged)
         return self._record(updated, number, "re-localize", changed if number else sum(map(len, selection)), start)
 
     def measure(self, state: State) -> float | None:
-        """Return the objective of the scores and the selection, summed over classes; None with folds."""
-        if self.settings.folds > 1:
+        """Return the objective of the scores and the selection, summed over classes.
+
+        None with folds or learned evidence, for which the paper's objective is not defined.
+        """
+        if self.settings.folds > 1 or self.evidence is not None:
             return None
         class_scores = state.scores[0] if state.scores else None
         total = 0.0
@@ -179,6 +192,7 @@ class Retrain:
             self.energy,
             allowed=training_bags,
             previous=previous,
+            trust=state.probability or None,
             seed=seed,
         )
 
@@ -192,17 +206,20 @@ class Relocalize:
     settings: LocalizationSettings
     energy: EnergySettings
     state: State
+    evidence: tuple[Evidence | None, ...] | None = None
 
-    def __call__(self, label: int) -> tuple[Tensor, Tensor]:
-        """Return the selection (M,) and the gaps (M,) of class `label`.
+    def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the selection (M,) of class `label`, its gaps (M,), its probabilities (M,) and all costs (M, B).
 
         The folds are solved one after the other; the selected proposals of the other folds are anchors.
         """
         state, settings = self.state, self.settings
         selection, gaps = state.selection[label].clone(), state.gaps[label].double()
+        probability, costs = torch.ones(len(selection)), torch.zeros(len(selection), self.target.bags.size)
         if not len(selection):
-            return selection, gaps
-        class_view = ClassView(self.target, self.transfer, label, settings, self.energy)
+            return selection, gaps, probability, costs
+        evidence = None if self.evidence is None else self.evidence[label]
+        class_view = ClassView(self.target, self.transfer, label, settings, self.energy, evidence=evidence)
         fold_of_bag = state.fold[self.target.positives[label]]
         previous = selection if state.scores else None
         solver = settings.solver
@@ -221,4 +238,17 @@ class Relocalize:
                     previous=None if previous is None else previous[rows],
                 )  # fmt: skip
                 selection[rows], gaps[rows] = solution.selection.cpu(), solution.gaps
-        return selection, gaps
+                if evidence is not None:  # only then are scores log odds
+                    probability[rows] = probability_of(solution, class_view.boxes[rows.to(class_view.boxes.device)])
+                costs[rows] = solution.cost.float().cpu()
+        return selection, gaps, probability, costs
+
+
+def probability_of(solution: Relocalization, boxes: Tensor) -> Tensor:
+    """Probability (M,) of the selected boxes among all (M, B, 4); costs are negative log odds.
+
+    Proposals that overlap the selected one count as the same box.
+    """
+    chosen = boxes.gather(1, solution.selection[:, None, None].expand(-1, 1, 4))
+    same = iou(chosen, boxes)[:, 0] > _SAME_IOU  # (M, B)
+    return (torch.softmax(-solution.cost, dim=1) * same).sum(dim=1).clamp(max=1).float().cpu()

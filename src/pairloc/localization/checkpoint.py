@@ -22,8 +22,9 @@ STATE = "state.safetensors"
 def save_state(state: State, file: Path) -> None:
     """Write a state to a safetensors file."""
     tensors: dict[str, Tensor] = {"fold": state.fold}
-    for label, (selection, gaps) in enumerate(zip(state.selection, state.gaps, strict=True)):
-        tensors |= {f"selection.{label}": selection, f"gaps.{label}": gaps}
+    columns = {"selection": state.selection, "gaps": state.gaps, "probability": state.probability}
+    for name, entries in columns.items():
+        tensors |= {f"{name}.{label}": entry for label, entry in enumerate(entries)}
     for fold, scores in enumerate(state.scores):
         tensors |= {f"scores.{fold}.{name}": tensor.cpu() for name, tensor in scores.state_dict().items()}
     facts = {
@@ -59,9 +60,9 @@ def load_state(file: Path, target: Target, settings: LocalizationSettings) -> St
         classes = range(len(target.classes))
         selection = tuple(tensors[f"selection.{label}"] for label in classes)
         gaps = tuple(tensors[f"gaps.{label}"] for label in classes)
-        state = State(
-            selection, gaps, tensors["fold"], tuple(scores), history, curves, bool(json.loads(facts["converged"]))
-        )
+        probability = tuple(tensors[f"probability.{label}"] for label in classes if f"probability.{label}" in tensors)
+        converged = bool(json.loads(facts["converged"]))
+        state = State(selection, gaps, tensors["fold"], probability, tuple(scores), history, curves, converged)
         _check_target(state, target)
     except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
         reason = str(error).splitlines()[0][:120]
@@ -76,6 +77,8 @@ def _check_target(state: State, target: Target) -> None:
     lengths = list(map(len, state.selection))
     if state.fold.shape != (target.bags.count,) or list(map(len, state.gaps)) != lengths:
         raise ValueError("its folds or gaps have another length than its bags")
+    if list(map(len, state.probability)) not in ([], lengths):
+        raise ValueError("its probabilities have another length than its bags")
     for chosen, bags in zip(state.selection, target.positives, strict=True):
         counts = target.bags.valid.cpu()[bags].sum(dim=1)
         if chosen.is_floating_point() or bool(((chosen < 0) | (chosen >= counts)).any()):

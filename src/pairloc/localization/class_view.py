@@ -11,7 +11,9 @@ from torch import Tensor
 from pairloc.inference.class_problem import Anchors, ClassProblem
 from pairloc.inference.pair_scores import NoPairs, PairScores
 from pairloc.localization import evidence
+from pairloc.localization.evidence import Evidence
 from pairloc.localization.functions import ClassScores, TransferScores
+from pairloc.localization.recurrence import References, recurrence
 from pairloc.localization.target import Target
 from pairloc.scores import MixedPairs, PairScorer
 from pairloc.settings import EnergySettings, LocalizationSettings
@@ -28,14 +30,53 @@ class ClassView:
         settings: LocalizationSettings,
         energy: EnergySettings | None = None,
         group: Tensor | None = None,
+        evidence: Evidence | None = None,
     ) -> None:
         self.target, self.transfer, self.label, self.settings = target, transfer, label, settings
+        self.evidence = evidence if evidence is None or group is None else evidence.of(group)
         self.energy = settings.energy if energy is None else energy
         positives = target.positives[label]
         self.bags = positives if group is None else positives[group]  # (M,)
 
     def __len__(self) -> int:
         return len(self.bags)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The bags on the device of the target's tensors: (M,)."""
+        return self.bags.to(self.target.bags.device)
+
+    @cached_property
+    def boxes(self) -> Tensor:
+        """All proposals: (M, B, 4)."""
+        return self.target.bags.boxes[self.rows]
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """Which proposals exist: (M, B)."""
+        return self.target.bags.valid[self.rows]
+
+    @property
+    def known(self) -> Tensor | None:
+        """Probabilities of the known classes, (M, B, C), if there are any."""
+        return None if self.target.known is None else self.target.known[self.rows].float()
+
+    @cached_property
+    def recurrence(self) -> Tensor | None:
+        """How well proposals match the other bags with the tag: (3, M, B); None without pair scores or other bags."""
+        return self._compared(self.target.positives[self.label], 2)
+
+    @cached_property
+    def elsewhere(self) -> Tensor | None:
+        """How well proposals match bags without the tag: (3, M, B); None without pair scores or such bags."""
+        lacking = ~self.target.tagged[:, self.label] & self.target.bags.valid.any(dim=1).cpu()
+        return self._compared(torch.nonzero(lacking)[:, 0], 1)
+
+    def _compared(self, bags: Tensor, fewest: int) -> Tensor | None:
+        if not self.energy.alpha or len(bags) < fewest:
+            return None
+        references = References.draw(self.target, self.transfer, bags, self.settings.seed)
+        return recurrence(self.target, self.transfer, self.bags, references)
 
     @cached_property
     def _features(self) -> Tensor:
@@ -86,8 +127,8 @@ class ClassView:
         if held_out is not None and selection is not None:
             fixed = torch.nonzero(~held_out)[:, 0]
             anchors = Anchors.of(fixed.to(unary.device), selection[fixed].to(unary.device))
-        energy = self.energy
-        return ClassProblem(unary, pairs, anchors, alpha=energy.alpha, alpha_scale=energy.alpha_scale, bags=bags)
+        alpha = self.energy.alpha * (1.0 if self.evidence is None else self.evidence.combination.alpha)
+        return ClassProblem(unary, pairs, anchors, alpha=alpha, alpha_scale=self.energy.alpha_scale, bags=bags)
 
     def groups(self) -> Iterator[tuple[Tensor, "ClassView"]]:
         """Yield the rows (m,) and the view of random groups of at most `max_compared_bags` bags.
@@ -103,7 +144,10 @@ class ClassView:
         order = np.random.default_rng(self.settings.seed).permutation(len(self))
         for group in np.array_split(order, count):
             rows = torch.from_numpy(np.sort(group))
-            yield rows, ClassView(self.target, self.transfer, self.label, self.settings, self.energy, rows)
+            yield (
+                rows,
+                ClassView(self.target, self.transfer, self.label, self.settings, self.energy, rows, self.evidence),
+            )
 
     def conditional(self, scores: tuple[ClassScores, ...], selection: Tensor, fold: Tensor) -> Tensor:
         """Score every proposal (M, B) with the other bags fixed to their proposals in `selection` (M,).

@@ -21,7 +21,9 @@ from pairloc.localization.baselines.source_classifiers import SourceClassifiers
 from pairloc.localization.baselines.tang import tang
 from pairloc.localization.checkpoint import STATE, load_state, save_state
 from pairloc.localization.class_view import ClassView
-from pairloc.localization.confidence import agreement, confidence
+from pairloc.localization.confidence import agreement, confidence, evidence_signals, plain_signals
+from pairloc.localization.evidence import Evidence, lasting_terms
+from pairloc.localization.explanation import Explanation, explain
 from pairloc.localization.learned import Learned
 from pairloc.localization.outcome import Outcome
 from pairloc.localization.target import Target
@@ -55,12 +57,42 @@ def alternating(session: Session, settings: LocalizationSettings, *, pairs: bool
     save = (lambda state: None) if file is None else partial(save_state, file=file)
     saved = None if file is None else load_state(file, session.target, settings)
     learned = session.learned
-    loop = Alternation(session.target, learned.scores, settings, energy, session.executor, session.log, save)
+    evidence = gather_evidence(session, settings, energy)
+    loop = Alternation(session.target, learned.scores, settings, energy, session.executor, session.log, save, evidence)
     state = loop.run(saved, rounds)
-    task = ScoreProposals(session.target, learned, settings, energy, state)
+    task = ScoreProposals(session.target, learned, settings, energy, state, evidence)
     results = session.executor.map(task, range(len(session.target.classes)))
-    scores, agreements, confidences = zip(*results, strict=True)
-    return Outcome(state, scores, agreements, confidences, settings.boxes)
+    scores, agreements, confidences, explanations = zip(*results, strict=True)
+    return Outcome(state, scores, agreements, confidences, settings.boxes, explanations)
+
+
+def gather_evidence(
+    session: Session, settings: LocalizationSettings, energy: EnergySettings
+) -> tuple[Evidence | None, ...] | None:
+    """Compute the evidence of every class; None if the settings or the weights do not combine it as learned."""
+    if settings.unary.combination == "mixed":
+        return None
+    if session.learned.combination is None:
+        session.log("these weights have no learned combination of evidence, so scores are mixed as in the paper")
+        return None
+    task = GatherEvidence(session.target, session.learned, settings, energy)
+    return tuple(session.executor.map(task, range(len(session.target.classes))))
+
+
+@dataclass(frozen=True)
+class GatherEvidence:
+    """A task: compute the evidence terms of a class that last for all rounds."""
+
+    target: Target
+    learned: Learned
+    settings: LocalizationSettings
+    energy: EnergySettings
+
+    def __call__(self, label: int) -> Evidence | None:
+        """Return the evidence of class `label`; None for a class without bags."""
+        view = ClassView(self.target, self.learned.scores, label, self.settings, self.energy)
+        assert self.learned.combination is not None
+        return Evidence(lasting_terms(view), self.learned.combination) if len(view) else None
 
 
 @dataclass(frozen=True)
@@ -72,18 +104,24 @@ class ScoreProposals:
     settings: LocalizationSettings
     energy: EnergySettings
     state: State
+    evidence: tuple[Evidence | None, ...] | None
 
-    def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores (M, B) with the other bags fixed, agreement (M,) and confidence (M,) of class `label`."""
+    def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor, Explanation | None]:
+        """Return scores (M, B) with the other bags fixed, agreement (M,), confidence (M,), and what explains them."""
         state, selection = self.state, self.state.selection[label]
         if not len(selection):
             empty = state.gaps[label].double()
-            return empty.new_zeros(0, self.target.bags.size), empty, empty
-        view = ClassView(self.target, self.learned.scores, label, self.settings, self.energy)
+            return empty.new_zeros(0, self.target.bags.size), empty, empty, None
+        evidence = None if self.evidence is None else self.evidence[label]
+        view = ClassView(self.target, self.learned.scores, label, self.settings, self.energy, evidence=evidence)
         fold = state.fold[self.target.positives[label]]
         scores = view.conditional(state.scores, selection, fold)
         agree = agreement(view, scores, selection, trained=bool(state.scores))
-        return scores, agree, confidence(self.learned.calibration, agree, state.gaps[label])
+        signals = plain_signals(agree, state.gaps[label])
+        if evidence is not None:
+            signals |= evidence_signals(evidence.terms, scores, state.probability[label], selection)
+        explanation = explain(view, state.scores, fold, scores, selection)
+        return scores, agree, confidence(self.learned.calibration, signals), explanation
 
 
 def warm_up_unary(session: Session, settings: LocalizationSettings) -> Outcome:

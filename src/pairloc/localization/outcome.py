@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pairloc.localization.alternate import HalfStep, State
+from pairloc.localization.explanation import Explanation
 from pairloc.settings import BoxSettings
 
 
@@ -18,6 +19,7 @@ class Outcome:
     agreement: tuple[Tensor, ...]  # (M,)
     confidence: tuple[Tensor, ...]  # (M,)
     boxes: BoxSettings  # how to refine the selected boxes
+    explanations: tuple[Explanation | None, ...] = ()  # None for a class without bags or learned evidence
 
     def with_history(self, history: tuple[HalfStep, ...], *, converged: bool = False) -> "Outcome":
         """Return a copy with the half steps that led to it."""

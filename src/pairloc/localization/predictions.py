@@ -9,7 +9,7 @@ from torchvision.ops import nms
 
 from pairloc.boxes import iou
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.localization.confidence import Calibration, confidence
+from pairloc.localization.confidence import Calibration, confidence, plain_signals
 from pairloc.localization.result import Localization, scored_boxes
 from pairloc.refinement import Candidates, refine
 from pairloc.settings import BoxSettings, FineTuneSettings
@@ -49,7 +49,7 @@ def decide(
         selection.append(chosen)
         gaps.append((best.values[:, 0] - best.values[:, -1]).double())
         refined.append(refine(box, Candidates(regressed, total), boxes))
-        confidences.append(confidence(calibration, agreements[-1], gaps[-1]))
+        confidences.append(confidence(calibration, plain_signals(agreements[-1], gaps[-1])))
     state = replace(before.state, selection=tuple(selection), gaps=tuple(gaps))
     found = scored_boxes(before.positives, tuple(refined), tuple(confidences))
     return replace(before, boxes=found, state=state, agreement=tuple(agreements)), tuple(refined)

@@ -16,6 +16,7 @@ from pairloc.errors import InputError
 from pairloc.formats.coco import to_coco
 from pairloc.localization.alternate import HalfStep, State
 from pairloc.localization.descent import Curve
+from pairloc.localization.explanation import Explanation
 from pairloc.localization.outcome import Outcome
 from pairloc.localization.target import Target
 
@@ -98,6 +99,7 @@ class Localization:
     proposals: Tensor = field(repr=False)  # (N, B, 4)
     scores: tuple[Tensor, ...] = field(repr=False)  # for every class (M, B): all proposals, other bags fixed
     agreement: tuple[Tensor, ...] = field(repr=False)  # for every class (M,)
+    explanations: tuple[Explanation | None, ...] = field(default=(), repr=False)
     unreadable: tuple[str, ...] = ()
 
     @classmethod
@@ -120,6 +122,7 @@ class Localization:
             target.bags.boxes.cpu(),
             scores,
             outcome.agreement,
+            outcome.explanations,
             unreadable,
         )
 
@@ -181,15 +184,52 @@ class Localization:
         >>> boxes.shape
         (3, 4)
         """
+        label, row = self._row(image, tag)
+        scores = self.scores[label][row]
+        best, proposals = scores.topk(min(count, int(torch.isfinite(scores).sum())))
+        return self.proposals[image, proposals].double().numpy(), best.double().numpy()
+
+    def explain(self, image: int, tag: str) -> dict[str, tuple[float, float]]:
+        """Say why a box was selected: what each piece of evidence adds to its score.
+
+        Parameters
+        ----------
+        image : index of the image
+        tag : one of its tags
+
+        Returns
+        -------
+        parts : for every evidence term its part of the score of the selected box, and of the best box elsewhere in the
+            image; the term with the largest difference first
+
+        Raises
+        ------
+        InputError : there is no such image or tag, or the evidence was not learned (`unary.combination = "mixed"`)
+
+        Examples
+        --------
+        >>> parts = found.explain(0, "key")
+        >>> selected, other = parts["transfer score"]
+        """
+        label, row = self._row(image, tag)
+        explanation = self.explanations[label] if self.explanations else None
+        if explanation is None:
+            raise InputError("these boxes were selected without learned evidence, so there is nothing to explain")
+        columns = zip(
+            explanation.names, explanation.selected[row].tolist(), explanation.other[row].tolist(), strict=True
+        )
+        parts = {name: (selected, other) for name, selected, other in columns}
+        return dict(sorted(parts.items(), key=lambda part: -abs(part[1][0] - part[1][1])))
+
+    def _row(self, image: int, tag: str) -> tuple[int, int]:
+        """Return the class of a tag and the row of an image in it; raise an InputError if there is none."""
         if tag not in self.dataset.classes or not 0 <= image < len(self):
             raise InputError(f"this result has no image {image} or no tag {tag!r}; it has {len(self)} images")
         label = self.dataset.classes.index(tag)
         rows = torch.nonzero(self.positives[label] == image)[:, 0]
         if not len(rows):
             raise InputError(f"image {image} has no proposals for the tag {tag!r}")
-        scores = self.scores[label][int(rows[0])]
-        best, proposals = scores.topk(min(count, int(torch.isfinite(scores).sum())))
-        return self.proposals[image, proposals].double().numpy(), best.double().numpy()
+        return label, int(rows[0])
 
     def to_coco(self) -> dict[str, object]:
         """Return the content of a COCO file, with image sizes and scores.

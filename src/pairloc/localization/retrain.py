@@ -25,19 +25,24 @@ class Positives:
 
     entries: PositiveBags  # n entries
     box: Tensor  # (n, 4)
+    weight: Tensor  # (n,) of the entries of each class, with mean 1
 
     @classmethod
-    def of(cls, target: Target, selection: Selection, allowed: Tensor) -> "Positives":
-        """Collect the selected boxes of the bags in the mask `allowed` (N,)."""
+    def of(
+        cls, target: Target, selection: Selection, allowed: Tensor, trust: tuple[Tensor, ...] | None = None
+    ) -> "Positives":
+        """Collect the selected boxes of the bags in the mask `allowed` (N,), weighted by their `trust` (M,)."""
         device = target.class_bags.device
-        bags, labels, boxes = [], [], []
+        bags, labels, boxes, weights = [], [], [], []
         for label, class_bags in enumerate(target.positives):
             kept = allowed[class_bags]
             bags.append(class_bags[kept])
             labels.append(torch.full((int(kept.sum()),), label))
             boxes.append(target.selected_boxes(selection, label)[kept.to(target.bags.device)].to(device))
+            weight = torch.ones(int(kept.sum())) if trust is None else trust[label][kept]
+            weights.append(weight / weight.mean().clamp(min=1e-6) if len(weight) else weight)
         entries = PositiveBags.of(torch.cat(bags).to(device), torch.cat(labels).to(device), len(target.classes))
-        return cls(entries, torch.cat(boxes))
+        return cls(entries, torch.cat(boxes), torch.cat(weights).to(device))
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -51,10 +56,12 @@ def retrain(
     *,
     allowed: Tensor | None = None,
     previous: ClassScores | None = None,
+    trust: tuple[Tensor, ...] | None = None,
     seed: int = 0,
 ) -> tuple[ClassScores, Curve]:
     """Train the class scores on the bags in the mask `allowed` (N,), by default all.
 
+    The exact fit weighs each selected box by its probability in `trust` (M,) to the power `unary.trust`.
     With `training.warm_start` gradient descent starts from the `previous` scores, otherwise from scratch. Scores
     without weight in the energy are not trained. Returns the scores and the training curve, which is empty if nothing
     is trained by gradient descent.
@@ -70,9 +77,10 @@ def retrain(
     held_out_seed = settings.seed if training.warm_start else seed
     held_out = torch.rand(bags.count, generator=torch.Generator().manual_seed(held_out_seed)) < training.held_out
     tagged = target.tagged.to(bags.device)
+    powers = None if trust is None else tuple(weight**settings.unary.trust for weight in trust)
     splits = {}
     for name, mask in (("train", filled & ~held_out), ("held out", filled & held_out), ("all", filled)):
-        splits[name] = Positives.of(target, selection, mask), torch.nonzero(mask)[:, 0].to(bags.device)
+        splits[name] = Positives.of(target, selection, mask, powers), torch.nonzero(mask)[:, 0].to(bags.device)
 
     def drawer_of(split: str, seed: int) -> tuple[Positives, PairDrawer]:
         positives, usable = splits[split]
@@ -138,7 +146,7 @@ def fit_class_unary(
         shows = torch.zeros_like(weight)
         background = valid[row] & ~foreground
         positive = foreground_weight * _uniform(foreground) + (1 - foreground_weight) * _uniform(background)
-        weight[row, :, label] = positive / entries.count[label][:, None]
+        weight[row, :, label] = positives.weight[entry][:, None] * positive / entries.count[label][:, None]
         shows[row, :, label] = foreground.to(shows)
         return shows, weight
 

@@ -14,6 +14,7 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.folds import folds
 from pairloc.errors import InputError
 from pairloc.localization.functions import TransferScores
+from pairloc.localization.known import KnownClasses
 from pairloc.settings import FeatureSettings
 
 Selection = tuple[Tensor, ...]  # for every class (M,): index of the selected proposal of each positive bag
@@ -28,9 +29,12 @@ class Target:
     positives: tuple[Tensor, ...]  # for every class (M,): its tagged bags that have proposals, ascending
     tagged: Tensor  # (N, C)
     read_class_bags: Callable[[], Bags]
+    known: Tensor | None = None  # (N, B, C) probabilities of the known classes, if the proposer names classes
 
     @classmethod
-    def of(cls, bags: Bags, read_class_bags: Callable[[], Bags], tags: Dataset) -> "Target":
+    def of(
+        cls, bags: Bags, read_class_bags: Callable[[], Bags], tags: Dataset, known: KnownClasses | None = None
+    ) -> "Target":
         """Combine N bags with the tags of a data set that has the same images in the same order.
 
         Raises an InputError if no image has a tag.
@@ -42,7 +46,8 @@ class Target:
             raise InputError("no image of the target has a tag: add tags to the target, or check its format")
         filled = bags.valid.any(dim=1).cpu()
         positives = tuple(torch.nonzero(column & filled)[:, 0] for column in tagged.T)
-        return cls(bags, tags.classes, positives, tagged, read_class_bags)
+        probabilities = None if known is None else known.probabilities(bags)
+        return cls(bags, tags.classes, positives, tagged, read_class_bags, probabilities)
 
     @classmethod
     def from_store(
@@ -52,15 +57,19 @@ class Target:
         scores: TransferScores,
         features: FeatureSettings,
         *,
+        known: KnownClasses | None = None,
         indices: Sequence[int] | None = None,
         device: str | torch.device = "cpu",
         memory: int = 8 << 30,
         seed: int = 0,
     ) -> "Target":
-        """Read the bags of a store, or those at `indices`, with the features of transfer and class scores."""
+        """Read the bags of a store, or those at `indices`, with the features of transfer and class scores.
+
+        If the proposer's `known` classes are given, their probabilities are computed from its features.
+        """
         read = partial(Bags, store, indices=indices, device=device, memory=memory)
         transfer_bags = read(scores.settings.features, reduction=scores.reduction)
-        return cls.of(transfer_bags, partial(read, features, seed=seed), tags)
+        return cls.of(transfer_bags, partial(read, features, seed=seed), tags, known)
 
     @cached_property
     def class_bags(self) -> Bags:

@@ -6,12 +6,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from pairloc.datasets.building import images_below
+from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
+from pairloc.formats.reading import read_boxes
 from pairloc.io import first_problem
 from pairloc.runs.run import Log, Run
-from pairloc.runs.stages import abbreviated
+from pairloc.runs.stages import BOXES, abbreviated
 from pairloc.settings import RunSettings
 from pairloc.weights import PACKAGED, extract_of, localization_of
+
+_LOW = 0.25  # boxes of a lower mean confidence are probably wrong
 
 
 def localize_settings(
@@ -72,4 +77,20 @@ def localize(settings: RunSettings, out: Path, device: str, log: Log = print) ->
             f"{images}: contains none of the {len(tagged)} images in {settings.data.target}; check the paths"
         )
     run.run()
+    warning = warning_of(*read_boxes(run.folder / BOXES))
+    if warning is not None:
+        log(warning)
     return run
+
+
+def warning_of(found: Dataset, boxes: ScoredBoxes) -> str | None:
+    """Say what to do if the boxes are probably wrong, all of them or those of some tags; None if they are not."""
+    advice = "review them, or learn from boxes on similar images (docs/how-to/own-source.md)"
+    if len(boxes) and boxes.score.mean() < _LOW:
+        return (
+            f"most boxes are probably wrong: their mean confidence is {100 * boxes.score.mean():.0f}%. The images may "
+            f"be unlike those that the weights were learned from; {advice}"
+        )
+    scores = {name: boxes.score[boxes.label == label] for label, name in enumerate(found.classes)}
+    doubtful = [name for name, of_tag in scores.items() if len(of_tag) and of_tag.mean() < _LOW]
+    return f"the boxes of these tags are probably wrong: {abbreviated(doubtful)}; {advice}" if doubtful else None

@@ -17,10 +17,11 @@ from pairloc.inference import SOLVERS
 from pairloc.io import sha256
 from pairloc.localization.baselines.source_classifiers import NAMES as CLASSIFIER_NAMES
 from pairloc.localization.baselines.source_classifiers import WEIGHTS as CLASSIFIER_WEIGHTS
+from pairloc.localization.combination import FILE as COMBINATION
 from pairloc.localization.confidence import FILE as CALIBRATION
 from pairloc.localization.functions import SETTINGS as TRANSFER_SETTINGS
 from pairloc.localization.functions import WEIGHTS as TRANSFER
-from pairloc.localization.learned import CLASSIFIERS
+from pairloc.localization.learned import CLASSIFIERS, EVIDENCE
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.runs import stages
 from pairloc.runs.stage import Stage
@@ -42,7 +43,10 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
     if weights is not None:
         networks = ("proposer", *((AGNOSTIC,) if settings.extract.agnostic_boxes else ()))
         proposer = [_hash(weights / name / file) for name in networks for file in (PROPOSER, PROPOSER_SETTINGS)]
-        files = (f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}", f"calibration/{CALIBRATION}")
+        files = (
+            f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}", f"calibration/{CALIBRATION}",
+            f"{EVIDENCE}/{COMBINATION}",
+        )  # fmt: skip
         classifiers = [_hash(weights / CLASSIFIERS / file) for file in (CLASSIFIER_WEIGHTS, CLASSIFIER_NAMES)]
         learned = [_hash(weights / file) for file in files]
         planned = [prepared, Stage("bags", stages.extract_bags, ("data",), [_key(settings.extract), proposer])]

@@ -55,11 +55,20 @@ class SolverSettings(Settings):
 class ClassUnarySettings(Settings):
     """The unary of a class: the fit of its class scores, and the evidence added to them."""
 
+    combination: Literal["learned", "mixed"] = Field(
+        default="learned",
+        description="`learned` weighs all evidence as on playing classes; `mixed` is the paper's sum (lambda2).",
+    )
     fit: Literal["sampled", "exact"] = Field(
         default="exact",
         description="`sampled` trains on sampled proposals; `exact` fits a logistic regression to all of them.",
     )
-    decay: float = Field(default=1e-2, gt=0, description="Weight decay of the exact fit.")
+    decay: float = Field(default=0.1, gt=0, description="Weight decay of the exact fit.")
+    trust: float = Field(
+        default=2.0,
+        ge=0,
+        description="Weight of a box in the exact fit: its probability to this power; 0 trusts all boxes equally.",
+    )
     other_tag_weight: float = Field(
         default=1.0, ge=0, description="Weight of the boxes of other tags as negative examples in the exact fit."
     )
@@ -101,6 +110,9 @@ class LocalizationSettings(Settings):
     )
     safeguard: bool = Field(
         default=False, description="Discard a re-training that does not lower the objective; needs folds = 1."
+    )
+    exclusion_iou: float = Field(
+        default=0.4, gt=0, le=1, description="Maximum IoU of the boxes of two tags of one image; 1 lets them share one."
     )
     energy: EnergySettings = EnergySettings()
     solver: SolverSettings = SolverSettings()

@@ -1,0 +1,116 @@
+"""The combination: how much each evidence term counts, learned on playing classes.
+
+The score of a proposal is a weighted sum of its standardised terms, in log odds within its bag:
+
+    P(proposal i is the right one) = softmax_i w^T z_i,    z = (terms - mean) / std
+
+The weights are a conditional logit: they maximise the expected reward of a proposal drawn from this distribution, which
+is one half for an IoU with the object above 0.5 and one half for an IoU above 0.7. Every playing class counts equally.
+A term can be missing (the only tag has no bags without it; nothing was re-trained yet), so there is one set of weights
+for every pattern of terms that occurs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from pairloc.io import read_model, write_json
+
+FILE = "combination.json"
+REWARDS = (0.5, 0.7)  # IoU thresholds, each of which earns an equal share of the reward
+_LIMIT = 5.0  # standardised terms are clipped to this
+_DECAY = 3e-3  # of the squared weights
+_ITERATIONS = 100
+_FLOOR = 1e-9  # reward of a wrong proposal, so that its logarithm is finite
+
+
+@dataclass(frozen=True)
+class Example:
+    """The bags of one playing class: terms (M, B, T), NaN where missing, and the overlap (M, B) with its objects.
+
+    Padding and proposals that may not be selected have an overlap of minus one.
+    """
+
+    terms: Tensor
+    overlap: Tensor
+
+
+class Weighing(BaseModel):
+    """Weights of the terms that are available together: (mean, standard deviation, weight) of each by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    terms: dict[str, tuple[float, Annotated[float, Field(gt=0)], float]] = Field(min_length=1)
+
+
+class Combination(BaseModel):
+    """Weighings for all patterns of available terms, as they were learned on playing classes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    learned_on: str  # the playing classes, in words
+    alpha: float = Field(default=1.0, ge=0)  # factor of the weight of pair scores, which recurrence already counts
+    weighings: tuple[Weighing, ...] = Field(min_length=1)
+
+    def weighing(self, available: Sequence[str]) -> Weighing | None:
+        """Return the weighing of the most terms among those that are available; None if none fits."""
+        fitting = [entry for entry in self.weighings if set(entry.terms) <= set(available)]
+        return max(fitting, key=lambda entry: len(entry.terms)) if fitting else None
+
+    def save(self, folder: Path) -> None:
+        """Write the combination into a folder."""
+        write_json(folder / FILE, self.model_dump(), indent=1)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Combination | None":
+        """Read what `save` wrote; None if there is no file. Raises an InputError if it is damaged."""
+        return read_model(folder / FILE, cls) if (folder / FILE).is_file() else None
+
+
+def standardised(terms: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Terms (..., T) in standard deviations from their mean; missing ones (NaN) are zero."""
+    return torch.nan_to_num((terms - mean) / std, nan=0.0).clamp(-_LIMIT, _LIMIT)
+
+
+def contributions(weighing: Weighing, names: Sequence[str], terms: Tensor) -> Tensor:
+    """What each of the named terms (..., T) adds to the score: (..., T); zero for a term without weight."""
+    rows = [weighing.terms.get(name, (0.0, 1.0, 0.0)) for name in names]
+    mean, std, weight = torch.tensor(rows, dtype=terms.dtype, device=terms.device).unbind(dim=1)
+    return standardised(terms, mean, std) * weight
+
+
+def fit_weighing(examples: Sequence[Example], names: Sequence[str]) -> Weighing | None:
+    """Fit the weights of the named terms (T) to the bags of playing classes; None if no proposal is ever right."""
+    rewarded = [
+        Example(example.terms[right], example.overlap[right])
+        for example in examples
+        if (right := (example.overlap > min(REWARDS)).any(dim=1)).any()
+    ]
+    if not rewarded:
+        return None
+    real = torch.cat([example.terms[example.overlap >= 0] for example in examples])  # (n, T)
+    mean = real.nanmean(dim=0).nan_to_num()
+    std = (real - mean).pow(2).nanmean(dim=0).sqrt().nan_to_num().clamp(min=1e-6)
+    terms = torch.cat([standardised(example.terms, mean, std) for example in rewarded])  # (N, B, T)
+    overlap = torch.cat([example.overlap for example in rewarded])
+    reward = torch.stack([overlap > threshold for threshold in REWARDS]).float().mean(dim=0).clamp(min=_FLOOR).log()
+    of_bag = torch.cat([torch.full((len(example.terms),), 1 / len(example.terms)) for example in rewarded])
+    of_bag = of_bag / of_bag.sum()
+    weights = torch.zeros(len(names), requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        log_probability = torch.log_softmax((terms @ weights).masked_fill(overlap < 0, -torch.inf), dim=1)
+        expected = torch.logsumexp(log_probability + reward, dim=1)  # log of the expected reward
+        total = -(of_bag * expected).sum() + _DECAY * weights.pow(2).sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    columns = zip(mean.tolist(), std.tolist(), weights.detach().tolist(), strict=True)
+    rounded = [tuple(float(f"{value:.5g}") for value in column) for column in columns]
+    return Weighing.model_validate({"terms": dict(zip(names, rounded, strict=True))})
