@@ -159,10 +159,10 @@ def start_target(steps: Steps, settings: Sequence[str], seeds: Sequence[int]) ->
     return names
 
 
-def explain(steps: Steps, settings: Sequence[str]) -> list[str]:
+def explain(steps: Steps, settings: Sequence[str], variants: Sequence[str]) -> list[str]:
     """Run every method on the playing classes with one setting changed at a time, a few processes at a time."""
-    names = [f"play-{name}" for name in VARIANTS]
-    for number, (name, variant) in enumerate(zip(names, VARIANTS.values(), strict=True)):
+    names = [f"play-{name}" for name in variants]
+    for number, (name, variant) in enumerate(zip(names, (VARIANTS[name] for name in variants), strict=True)):
         if number >= SIDE_BY_SIDE:
             steps.wait(names[number - SIDE_BY_SIDE])
         common = (GRID, steps.out / "play", "--method", *ALL, "--set", ONE_ROUND)
@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--set", dest="changes", nargs="*", default=[], metavar="KEY=VALUE", help="for both runs")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--play-images", type=int, default=30_000, help="source images of OUT/play for transfer scores")
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=VARIANTS, help="rows of explain")
     options = parser.parse_args()
     out, data = options.out.resolve(), options.data.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -203,7 +204,7 @@ def main() -> None:
         steps.wait("baselines")
         steps.start("study", *study)
     if "explain" in options.only:
-        names += explain(steps, settings)
+        names += explain(steps, settings, options.variants)
     steps.wait(*names, "study")
     for name in names:
         for row in steps.rows(name):

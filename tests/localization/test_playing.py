@@ -68,11 +68,11 @@ def test_no_class_is_judged_by_weights_that_were_learned_on_it(
         return original(parts, weighings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(playing, "_judges", spied)
-    learn_evidence([played], learned, SETTINGS)
+    learn_evidence([played], SETTINGS)
     names = played.target.classes
     assert sorted(name for held in judges for name in held) == sorted(names)
     assert all(len(held) < len(names) for held in judges)
-    entries = playing._played(played, learned, SETTINGS)
+    entries = playing._played(played, SETTINGS)
     for held in judges:
         assert {entry.name for entry in playing._without(entries, list(held))} == set(names) - set(held)
 
@@ -80,7 +80,7 @@ def test_no_class_is_judged_by_weights_that_were_learned_on_it(
 def test_what_is_learned_finds_more_than_the_transfer_scores_alone(game: tuple[Game, Learned]) -> None:
     """On the playing classes themselves, so this only shows that terms, weights and loop fit together."""
     played, learned = game
-    combination, calibration = learn_evidence([played], learned, SETTINGS)
+    combination, calibration = learn_evidence([played], SETTINGS)
     assert calibration.signals
     taught = Learned(learned.scores, calibration, combination=combination)
     right = []
@@ -108,4 +108,4 @@ def test_objects_that_no_proposal_overlaps_teach_nothing(tmp_path: Path) -> None
     learned = Learned(planted_scores(target, shown, plain_transfer(steps=2)))
     none = truth.where(np.zeros(len(truth), dtype=np.bool_))
     with pytest.raises(InputError, match="overlap no object"):
-        learn_evidence([Game.of(store, (dataset, none), learned, SETTINGS)], learned, SETTINGS)
+        learn_evidence([Game.of(store, (dataset, none), learned, SETTINGS)], SETTINGS)

@@ -97,9 +97,9 @@ def fit_weighing(examples: Sequence[Example], names: Sequence[str]) -> Weighing 
     terms = torch.cat([standardised(example.terms, mean, std) for example in rewarded])  # (N, B, T)
     overlap = torch.cat([example.overlap for example in rewarded])
     reward = torch.stack([overlap > threshold for threshold in REWARDS]).float().mean(dim=0).clamp(min=_FLOOR).log()
-    of_bag = torch.cat([torch.full((len(example.terms),), 1 / len(example.terms)) for example in rewarded])
+    of_bag = torch.cat([torch.full((len(example.terms),), 1 / len(example.terms)) for example in rewarded]).to(terms)
     of_bag = of_bag / of_bag.sum()
-    weights = torch.zeros(len(names), requires_grad=True)
+    weights = torch.zeros(len(names), device=terms.device, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:

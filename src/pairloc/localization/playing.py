@@ -25,6 +25,7 @@ from pairloc.localization.learned import Learned
 from pairloc.localization.target import Target
 from pairloc.settings import LocalizationSettings
 
+_MEMORY = 8 << 30  # limit of the features of a game kept in memory, in bytes
 _ALPHA = 0.3  # of 0.1, 0.3 and 1 the best on playing classes (docs/experiments/evidence.md)
 _PARTS = 6  # the playing classes are divided into this many parts, each judged by weights learned on the others
 # What may be missing: pair scores, and with them what recurs elsewhere; bags without the tag; known classes.
@@ -35,10 +36,14 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class Game:
-    """Images whose classes play the target, and the overlap (M, B) of the proposals of every class with its objects."""
+    """Images whose classes play the target, and the overlap (M, B) of the proposals of every class with its objects.
+
+    What was `learned` must never have been taught these classes.
+    """
 
     target: Target
     overlap: tuple[Tensor, ...]  # minus one for padding and proposals that may not be selected
+    learned: Learned
 
     @classmethod
     def of(
@@ -49,18 +54,22 @@ class Game:
         settings: LocalizationSettings,
         *,
         indices: Sequence[int] | None = None,
+        device: str = "cpu",
+        memory: int = _MEMORY,
     ) -> "Game":
         """Make a game of the bags of a store, or those at `indices`, tagged with playing classes alone."""
         tags = bags.dataset if indices is None else bags.dataset.subset(indices)
+        learned = learned.to(device)
         target = Target.from_store(
-            bags, tags, learned.scores, settings.features, known=learned.known, indices=indices, seed=settings.seed
-        )
+            bags, tags, learned.scores, settings.features, known=learned.known, indices=indices, device=device,
+            memory=memory, seed=settings.seed,
+        )  # fmt: skip
         images = truth[0].indices_of(tags)
         overlap = []
         for label, positives in enumerate(target.positives):
             selectable = target.selectable(positives, settings.unary.max_area).cpu()
             overlap.append(_overlap(target, label, images, truth).masked_fill(~selectable, -1))
-        return cls(target, tuple(overlap))
+        return cls(target, tuple(overlap), learned)
 
 
 def _overlap(target: Target, label: int, images: list[int | None], truth: tuple[Dataset, GroundTruth]) -> Tensor:
@@ -97,12 +106,12 @@ class _Played:
 
     def example(self, names: Sequence[str]) -> Example:
         """The named terms of its proposals."""
-        return Example(torch.stack([self.terms.column(name).cpu() for name in names], dim=2), self.overlap)
+        table = torch.stack([self.terms.column(name) for name in names], dim=2)
+        return Example(table, self.overlap.to(table.device))
 
 
 def learn_evidence(
     games: Sequence[Game],
-    learned: Learned,
     settings: LocalizationSettings,
     *,
     unlike: Sequence[Game] = (),
@@ -113,14 +122,14 @@ def learn_evidence(
     `unlike` are games unlike the source, such as drawings: the confidence is learned on them too, so that it falls
     where little is right. Raises an InputError if too few proposals overlap the objects of the playing classes.
     """
-    first = [_played(game, learned, settings) for game in games]
+    first = [_played(game, settings) for game in games]
     everything = [entry for played in first for entry in played]
     log(f"{len(everything)} playing classes, {sum(len(entry.overlap) for entry in everything)} tags")
     names = sorted({entry.name for entry in everything})
     parts = [names[part::_PARTS] for part in range(min(_PARTS, len(names)))]
     present = sorted({entry.missing for entry in everything})  # the patterns that these games need
     judges = _judges(parts, lambda held: _weighings(_without(everything, held), present, with_classes=False))
-    loops = [_Loop.of(played, learned, settings, judges) for played in first]
+    loops = [_Loop.of(played, settings, judges) for played in first]
     states = [loop.retrained() for loop in loops]
     second = [_retrained(played, state) for played, state in zip(first, states, strict=True)]
     after = [entry for played in second for entry in played]
@@ -136,11 +145,11 @@ def learn_evidence(
     combination = Combination(learned_on=", ".join(names), alpha=_ALPHA, weighings=weighings)
     rows = []
     for played, state in zip(first, states, strict=True):
-        loop = _Loop.of(played, learned, settings, judges)
+        loop = _Loop.of(played, settings, judges)
         rows += loop.judged(loop.alternation.relocalize(state, 1))
     for game in unlike:
-        played = _played(game, learned, settings)
-        loop = _Loop.of(played, learned, settings, dict.fromkeys(game.target.classes, combination))
+        played = _played(game, settings)
+        loop = _Loop.of(played, settings, dict.fromkeys(game.target.classes, combination))
         rows += loop.judged(loop.alternation.relocalize(loop.retrained(), 1))
     signals, correct = zip(*rows, strict=True)
     columns = {name: torch.cat([entry[name] for entry in signals]) for name in signals[0]}
@@ -164,19 +173,15 @@ class _Loop:
     """The alternating loop of one game, with a combination for every class."""
 
     played: list[_Played]
-    learned: Learned
     alternation: Alternation
 
     @classmethod
-    def of(
-        cls, played: list[_Played], learned: Learned, settings: LocalizationSettings, judges: dict[str, Combination]
-    ) -> "_Loop":
-        target = played[0].view.target
+    def of(cls, played: list[_Played], settings: LocalizationSettings, judges: dict[str, Combination]) -> "_Loop":
+        target, scores = played[0].view.target, played[0].view.transfer
         evidence: list[Evidence | None] = [None] * len(target.classes)
         for entry in played:
             evidence[entry.view.label] = Evidence(entry.terms, judges[entry.name])
-        loop = Alternation(target, learned.scores, settings, settings.energy, evidence=tuple(evidence))
-        return cls(played, learned, loop)
+        return cls(played, Alternation(target, scores, settings, settings.energy, evidence=tuple(evidence)))
 
     def retrained(self) -> State:
         return self.alternation.retrain(self.alternation.warm_up(), 1)
@@ -198,9 +203,9 @@ class _Loop:
         return rows
 
 
-def _played(game: Game, learned: Learned, settings: LocalizationSettings) -> list[_Played]:
+def _played(game: Game, settings: LocalizationSettings) -> list[_Played]:
     """Compute the lasting terms of every class of a game that has bags."""
-    views = [ClassView(game.target, learned.scores, label, settings) for label in range(len(game.overlap))]
+    views = [ClassView(game.target, game.learned.scores, label, settings) for label in range(len(game.overlap))]
     pairs = zip(views, game.overlap, strict=True)
     return [_Played(view, overlap, lasting_terms(view)) for view, overlap in pairs if len(overlap)]
 
