@@ -18,6 +18,7 @@ from pairloc.localization.alternate import HalfStep, State
 from pairloc.localization.descent import Curve
 from pairloc.localization.explanation import Explanation
 from pairloc.localization.outcome import Outcome
+from pairloc.localization.sharing import Sharing
 from pairloc.localization.target import Target
 
 _SHOWN = 20  # maximum number of rows in the table for notebooks
@@ -79,6 +80,7 @@ class Localization:
     converged : whether the last round changed no selection
     n_iter : number of completed rounds
     unreadable : one message per image that could not be read
+    sharing : in how many images two tags share a box, which lowers their confidence; counted with learned evidence
 
     Examples
     --------
@@ -101,9 +103,17 @@ class Localization:
     agreement: tuple[Tensor, ...] = field(repr=False)  # for every class (M,)
     explanations: tuple[Explanation | None, ...] = field(default=(), repr=False)
     unreadable: tuple[str, ...] = ()
+    sharing: Sharing = field(default_factory=Sharing)
 
     @classmethod
-    def of(cls, tags: Dataset, target: Target, outcome: Outcome, boxes: tuple[Tensor, ...]) -> "Localization":
+    def of(
+        cls,
+        tags: Dataset,
+        target: Target,
+        outcome: Outcome,
+        boxes: tuple[Tensor, ...],
+        sharing: Sharing,
+    ) -> "Localization":
         """Build the result from the outcome of a method and its refined boxes, (M, 4) for every class."""
         found = scored_boxes(target.positives, boxes, outcome.confidence)
         sizes = target.bags.sizes
@@ -124,7 +134,13 @@ class Localization:
             outcome.agreement,
             outcome.explanations,
             unreadable,
+            sharing,
         )
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the boxes were selected by learned evidence."""
+        return any(explanation is not None for explanation in self.explanations)
 
     @property
     def history(self) -> tuple[HalfStep, ...]:
