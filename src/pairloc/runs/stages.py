@@ -16,10 +16,11 @@ from pairloc.evaluation.recall import recall_of_store
 from pairloc.evaluation.table import align, evaluate_methods
 from pairloc.formats.coco import write_boxes
 from pairloc.formats.reading import read_boxes
-from pairloc.io import write_json, write_text
+from pairloc.io import copy_file, write_json, write_text
 from pairloc.localization.calibration import calibrate
 from pairloc.localization.descent import Curve
 from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
+from pairloc.localization.explained import write_explanations
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.predictions import decide, instances
@@ -154,6 +155,7 @@ def run_method(method: str, run: "Run", folder: Path) -> None:
     """Run one method and write its boxes."""
     found = run_localization(run, method, folder)
     write_result(folder, found)
+    _log_sharing(run, found)
     run.log(f"  {len(found.boxes)} boxes")
 
 
@@ -180,12 +182,19 @@ def fine_tune(run: "Run", folder: Path) -> None:
     all_instances = instances(before, predictions, refined, settings.instance_threshold)
     write_result(folder, found)
     write_boxes(folder / INSTANCES, run.target, all_instances)
+    _log_sharing(run, found)
     run.log(f"  {len(found.boxes)} boxes, {len(all_instances)} instances")
 
 
+def _log_sharing(run: "Run", found: Localization) -> None:
+    if found.sharing.message is not None:
+        run.log(f"  {found.sharing.message}")
+
+
 def write_result(folder: Path, found: Localization) -> None:
-    """Write the boxes of a method with their confidence, its history and its training curves."""
+    """Write the boxes of a method with their confidence, what explains them, its history and its training curves."""
     write_boxes(folder / BOXES, found.dataset, found.boxes)
+    write_explanations(folder, found)
     history = [vars(step) for step in found.history]
     facts = {"converged": found.converged, "n_iter": found.n_iter, "curves": found.curves}
     write_json(folder / HISTORY, {"history": history, **facts})
@@ -213,7 +222,7 @@ def report(run: "Run", folder: Path) -> None:
     best = run.folder / run.result_method
     for name in (BOXES, INSTANCES):
         if (best / name).is_file():
-            write_text(folder / name, (best / name).read_text(encoding="utf-8"))
+            copy_file(best / name, folder / name)
     skipped = run.target_bags.unreadable
     if skipped:
         write_text(folder / SKIPPED, "\n".join(skipped) + "\n")
