@@ -15,6 +15,7 @@ from pairloc.errors import InputError
 from pairloc.evaluation.recall import recall_of_store
 from pairloc.evaluation.table import align, evaluate_methods
 from pairloc.formats.coco import write_boxes
+from pairloc.formats.csv import write_table
 from pairloc.formats.reading import read_boxes
 from pairloc.io import copy_file, write_json, write_text
 from pairloc.localization.calibration import calibrate
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
+LOW_CONFIDENCE = "low-confidence.csv"  # boxes left out of the published ones
 RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
-PUBLISHED = (BOXES, INSTANCES, PAGE, SKIPPED)
+PUBLISHED = (BOXES, INSTANCES, LOW_CONFIDENCE, PAGE, SKIPPED)
 AGNOSTIC = "agnostic-proposer"  # the proposer of boxes where another one gives the features
 TITLES = {
     "data": "reading the data",
@@ -223,9 +225,28 @@ def report(run: "Run", folder: Path) -> None:
     for name in (BOXES, INSTANCES):
         if (best / name).is_file():
             copy_file(best / name, folder / name)
+    if run.settings.min_confidence:
+        write_confident(folder, best / BOXES, run.settings.min_confidence)
     skipped = run.target_bags.unreadable
     if skipped:
         write_text(folder / SKIPPED, "\n".join(skipped) + "\n")
+
+
+def write_confident(folder: Path, file: Path, least: float) -> None:
+    """Write the boxes of a file into a folder, those of lower confidence than `least` into a table of their own."""
+    dataset, boxes = read_boxes(file)
+    low = boxes.score < least
+    if low.any():
+        write_boxes(folder / BOXES, dataset, boxes.where(~low))
+        write_table(folder / LOW_CONFIDENCE, dataset, boxes.where(low))
+
+
+def left_out(run: "Run") -> tuple[int, int]:
+    """Return how many boxes of a finished run were left out for their low confidence, and how many there are."""
+    if not run.settings.min_confidence:
+        return 0, 0
+    _, boxes = read_boxes(run.folder / run.result_method / BOXES)
+    return int((boxes.score < run.settings.min_confidence).sum()), len(boxes)
 
 
 def abbreviated(names: Sequence[str]) -> str:
