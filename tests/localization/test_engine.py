@@ -1,5 +1,6 @@
 """The engine: it finds planted objects, is deterministic, and resumes after any round."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from pairloc.datasets.dataset import Dataset
 from pairloc.errors import InputError
 from pairloc.localization.alternate import Alternation, State
 from pairloc.localization.checkpoint import STATE
+from pairloc.localization.combination import Combination, Weighing
 from pairloc.localization.engine import learn_source, localize_target
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.result import Localization
+from pairloc.localization.sharing import Sharing
 from pairloc.settings import LocalizationSettings, RunSettings, TransferSettings
 
 SETTINGS = plain_settings(rounds=2, pairs={"kind": "cosine"})
@@ -151,6 +154,26 @@ def test_voting_moves_boxes_but_keeps_the_selection(stores: Stores) -> None:
     assert not np.array_equal(plain.boxes.boxes, voted.boxes.boxes)
     for row, image in enumerate(plain.boxes.image.tolist()):
         assert any(np.array_equal(plain.boxes.boxes[row], box) for box in store.bag(image).boxes.astype(np.float64))
+
+
+def test_tags_that_share_a_box_lose_confidence_with_learned_evidence_alone(stores: Stores) -> None:
+    """With weights of one term both tags of an image get its best box, so at most one of the two is right."""
+    store, _, learned = stores
+    tags = Dataset(store.dataset.images, store.dataset.classes, ((0, 1), *store.dataset.tags[1:]))
+    weighing = Weighing(terms={"transfer score": (0.0, 1.0, 1.0)})
+    weighed = replace(learned, combination=Combination(learned_on="", weighings=(weighing,)))
+    confidences = {}
+    for combination in ("mixed", "learned"):
+        settings = plain_settings(rounds=0, unary={"combination": combination})
+        found = localize_target(store, tags, weighed, settings, method="warm-up-unary")
+        assert (
+            found.boxes.boxes[found.boxes.image == 0].tolist()[0]
+            == found.boxes.boxes[found.boxes.image == 0][1].tolist()
+        )
+        assert found.sharing == (Sharing(1, 1) if combination == "learned" else Sharing())
+        confidences[combination] = found.boxes.score[found.boxes.image == 0]
+    assert confidences["learned"].sum() <= 1
+    assert (confidences["learned"] < confidences["mixed"]).all()
 
 
 def test_invalid_arguments_are_reported(stores: Stores, tmp_path: Path) -> None:

@@ -75,6 +75,22 @@ def test_alternatives_are_sorted_and_start_with_the_selected_box(found: Localiza
             found.alternatives(image_, tag)
 
 
+def test_only_confident_boxes_are_kept(found: Localization) -> None:
+    """Images, tags and what is known about every tag stay; a box of exactly the least confidence is kept."""
+    scores = found.boxes.score
+    assert len(found.confident(0).boxes) == len(found.boxes)
+    least = float(np.median(scores))
+    sure = found.confident(least)
+    assert sure.boxes.score.tolist() == scores[scores >= least].tolist()
+    assert 0 < len(sure.boxes) < len(found.boxes)
+    assert (len(sure), sure.dataset) == (len(found), found.dataset)
+    assert sum(len(image.boxes) for image in sure) == len(sure.boxes)
+    assert sure.alternatives(0, "class 0")[1].tolist() == found.alternatives(0, "class 0")[1].tolist()
+    for wrong in (-0.1, 1.5, float("nan")):
+        with pytest.raises(InputError, match="must be between 0 and 1"):
+            found.confident(wrong)
+
+
 @pytest.mark.parametrize(("method", "package"), [("to_pandas", "pandas"), ("to_supervision", "supervision")])
 def test_a_missing_package_is_named(
     found: Localization, monkeypatch: pytest.MonkeyPatch, method: str, package: str

@@ -14,12 +14,13 @@ from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.report.figures import write_figures
 from pairloc.report.page import MethodResult, write_page
+from pairloc.report.reasons import Reasons
 from report.browsing import BROWSER, NO_BROWSER, visit
 
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>"
 CLASSES = (HOSTILE, "quotes \" and '", "😀", "حيوان", "plain")
 
-VISIT, READ = ((Path(__file__).parent / name).read_text() for name in ("visit.js", "read.js"))
+VISIT, READ, WHY = ((Path(__file__).parent / name).read_text() for name in ("visit.js", "read.js", "why.js"))
 
 
 def report_inputs(folder: Path) -> tuple[Dataset, list[MethodResult], GroundTruth]:
@@ -75,6 +76,68 @@ def test_one_method_without_ground_truth_shows_only_boxes_and_confidence(tmp_pat
     assert all(re.search(r"confidence 0\.\d\d$", str(line)) for line in facts)
     assert len(facts) == 10
     assert not re.search(r"method|objective|round", text, re.IGNORECASE)
+
+
+@pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
+@pytest.mark.parametrize("size", ["1280,900", "500,800"])
+def test_an_opened_image_shows_why_its_box_was_chosen(tmp_path: Path, size: str) -> None:
+    """Two bars for every part, the other box dashed; names are text; an image without reasons shows none."""
+    dataset, methods, _ = report_inputs(tmp_path)
+    reasons = {
+        (0, 0): Reasons(((HOSTILE, 2.0, -2.0), ("size", 1.0, 0.5)), (1.0, 2.0, 11.0, 12.0)),
+        (1, 1): Reasons((("size", 1.5, 1.5),)),
+        (3, 3): Reasons((("size", 1.0, 2.0),), (1.0, 2.0, 11.0, 12.0)),
+    }
+    write_page(tmp_path / "report.html", dataset, [replace(methods[1], corloc={}, reasons=reasons)])
+    seen = visit(tmp_path / "report.html", WHY, size)
+    assert seen["errors"] == []
+    assert seen["ran"] is None
+    assert "why its box was chosen" in str(seen["hint"])
+    assert seen["kept_hidden"] is True
+    opened = seen["opened"]
+    assert isinstance(opened, list)
+    first, second, third, _ = opened
+    assert first["caption"] == "Why this box and not the dashed one"
+    assert first["rows"] == [
+        [HOSTILE, "+2.00", "\N{MINUS SIGN}2.00"],
+        ["size", "+1.00", "+0.50"],
+        ["score", "+3.00", "\N{MINUS SIGN}1.50"],
+    ]
+    assert first["bars"] == [[[50, 50], [0, 50]], [[50, 25], [50, 12.5]], []]
+    assert second["caption"] == "Why this box"
+    assert second["rows"] == [["size", "+1.50"], ["score", "+1.50"]]
+    assert third["caption"] is None
+    assert [entry["dashed"] for entry in opened] == [2, 0, 0, 2]
+    assert [len(entry["notes"]) for entry in opened] == [1, 1, 0, 1]
+    assert all(entry["fits"] for entry in opened)
+    assert (seen["before"], seen["after"]) == (0, 2)  # drawn where a card is under the pointer, or the current one
+
+
+@pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
+def test_tags_that_are_kept_apart_are_the_reason_for_a_lower_score(tmp_path: Path) -> None:
+    dataset, methods, _ = report_inputs(tmp_path)
+    reasons = {(0, 0): Reasons((("size", 1.0, 2.0),), (1.0, 2.0, 11.0, 12.0))}
+    tags = ((0, 1), *dataset.tags[1:])
+    several = Dataset(dataset.images, dataset.classes, tags, folder=dataset.folder)
+    write_page(tmp_path / "report.html", several, [replace(methods[1], corloc={}, reasons=reasons)])
+    opened = visit(tmp_path / "report.html", WHY)["opened"]
+    assert isinstance(opened, list)
+    assert "the boxes of an image's tags are kept apart" in opened[0]["notes"][1]
+
+
+@pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
+def test_boxes_that_are_left_out_are_shown_and_marked(tmp_path: Path) -> None:
+    dataset, methods, truth = report_inputs(tmp_path)
+    low = int((methods[1].boxes.score < 0.5).sum())
+    for least, ground_truth in ((0.5, None), (0.5, truth), (0.0, None)):
+        write_page(tmp_path / "report.html", dataset, [replace(methods[1], least=least)], ground_truth)
+        seen = visit(tmp_path / "report.html", WHY)
+        assert seen["errors"] == []
+        assert seen["low"] == seen["left_out"] == (low if least else 0)
+        assert seen["kept_hidden"] is (least == 0)
+        assert seen["hint"] == ""
+        if least:
+            assert (seen["only_low"], seen["only_kept"]) == (low, 10 - low)
 
 
 def test_images_are_embedded_or_in_a_folder_and_nothing_is_fetched(tmp_path: Path) -> None:

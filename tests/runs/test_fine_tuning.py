@@ -23,8 +23,10 @@ from pairloc.detector.reading import batches
 from pairloc.formats.reading import read_annotated
 from pairloc.localization.alternate import State
 from pairloc.localization.confidence import Calibration, confidence, plain_signals
+from pairloc.localization.explanation import BEFORE, NETWORK, Explanation
 from pairloc.localization.predictions import Predictions, decide, instances
 from pairloc.localization.result import Localization
+from pairloc.localization.sharing import Sharing
 from pairloc.runs.fine_tuning import fine_tune
 from pairloc.settings import BoxSettings, ExtractSettings, FineTuneSettings, SceneSettings
 
@@ -203,6 +205,36 @@ def test_the_networks_count_as_one_view_in_the_confidence(seed: int) -> None:
     torch.testing.assert_close(found.agreement[0], expected)
     expected_confidence = confidence(Calibration(), plain_signals(expected, found.state.gaps[0]))
     np.testing.assert_allclose(found.boxes.score, expected_confidence.numpy().round(4))
+
+
+def test_what_the_networks_add_explains_the_result_if_evidence_explained_it_before() -> None:
+    before, predictions = scores_and_predictions(1)
+    assert decide(before, predictions, SETTINGS, PLAIN, Calibration())[0].explanations == ()
+    nothing = Explanation(("any",), torch.zeros(6, 1), torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64))
+    found, _ = decide(replace(before, explanations=(nothing,)), predictions, SETTINGS, PLAIN, Calibration())
+    total = before.scores[0] + SETTINGS.weight * predictions.score[0]
+    for row, image in enumerate(before.positives[0].tolist()):
+        parts = found.explain(image, "a")
+        assert set(parts) == {BEFORE, NETWORK}
+        chosen = int(found.state.selection[0][row])
+        assert parts[BEFORE][0] == pytest.approx(float(before.scores[0][row, chosen]))
+        assert parts[NETWORK][0] == pytest.approx(SETTINGS.weight * float(predictions.score[0][row, chosen]))
+        assert sum(part[0] for part in parts.values()) == pytest.approx(float(total[row].max()), abs=1e-5)
+        assert sum(part[1] for part in parts.values()) <= float(total[row].max()) + 1e-5
+
+
+def test_two_tags_with_one_box_share_their_confidence_if_evidence_was_learned() -> None:
+    one, predicted = scores_and_predictions(2)
+    tags = tuple((0, 1) if labels else () for labels in one.dataset.tags)
+    dataset = Dataset(one.dataset.images, ("a", "b"), tags)
+    before = localization(dataset, one.proposals, one.scores * 2, one.state.fold, agreement=0.5)
+    predictions = Predictions(predicted.score * 2, predicted.boxes * 2)
+    apart = decide(before, predictions, SETTINGS, PLAIN, Calibration())[0]
+    nothing = Explanation(("any",), torch.zeros(6, 1), torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64))
+    together = decide(replace(before, explanations=(nothing, None)), predictions, SETTINGS, PLAIN, Calibration())[0]
+    assert (apart.sharing, together.sharing) == (Sharing(), Sharing(6, 6))
+    assert (together.boxes.score < apart.boxes.score).all()
+    assert (together.boxes.score <= 0.5).all()
 
 
 @settings(deadline=None, max_examples=30)

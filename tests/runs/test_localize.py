@@ -1,5 +1,6 @@
 """Localization with the packaged weights, for all kinds of tags and images."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from pairloc.datasets.dataset import Image as DatasetImage
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.formats.reading import read, read_boxes
+from pairloc.localization.explained import read_explanations
 from pairloc.runs.localize import localize, localize_settings, warning_of
 from pairloc.runs.sealing import broken
 from pairloc.settings import LocalizationSettings, SceneSettings
 from pairloc.weights import PACKAGED, weights_folder
-from runs.calling import refused
+from runs.calling import call, copied, refused
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,73 @@ def test_a_class_of_one_image_gets_a_box_with_low_confidence(images_folder: Path
     _, boxes = read_boxes(tmp_path / "out" / "boxes.json")
     assert len(boxes) == len(dataset)
     assert (boxes.score <= 0.5).all()
+
+
+def test_every_box_of_the_packaged_weights_is_explained(images_folder: Path, tmp_path: Path) -> None:
+    """Next to the boxes of the method, and in the report, which shows no name of a term."""
+    dataset = read(images_folder / "target_tags.csv")
+    assert dataset.folder is not None
+    settings = localize_settings(dataset.folder, images_folder / "target_tags.csv", rounds=0)
+    localize(settings, tmp_path / "out", "cpu", lambda line: None)
+    explained = read_explanations(tmp_path / "out" / "full")
+    assert explained is not None
+    assert sum(len(tag.images) for tag in explained.tags.values()) == sum(map(len, dataset.tags))
+    page = (tmp_path / "out" / "report.html").read_text()
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert "looks like an object" in data["reasons"]
+    assert all(1 <= len(item["boxes"]["F"]["why"]) <= 7 for item in data["items"])
+    assert broken(tmp_path / "out") == []
+
+
+def test_boxes_of_low_confidence_are_left_out_and_listed(localized: Path, finished_run: Path, tmp_path: Path) -> None:
+    """Another limit needs no method to run again, and without one everything is as before."""
+    out, scenes = copied(localized, tmp_path / "out"), finished_run / "data" / "scenes"
+    dataset, every = read_boxes(localized / "boxes.json")
+    command = (
+        "localize", scenes / "images", "--tags", scenes / "target_tags.csv", "--weights", finished_run, "--out", out,
+    )  # fmt: skip
+    for least in (round(float(np.median(every.score)), 3), 1.0):
+        answer = call(*command, "--min-confidence", least)
+        assert answer.status == 0
+        assert [line for line in answer.text.splitlines() if line.endswith(" ...")] == ["writing the report ..."]
+        low = every.score < least
+        table = out / "low-confidence.csv"
+        last = f"left out: {low.sum()} of {len(every)} boxes, of confidence below {least:g}, listed in {table}"
+        assert answer.text.splitlines()[-1] == last
+        found_in, kept = read_boxes(out / "boxes.json")
+        assert found_in.images == dataset.images
+        assert found_in.classes == dataset.classes
+        for name in ("image", "label", "score"):
+            assert getattr(kept, name).tolist() == getattr(every.where(~low), name).tolist()
+        np.testing.assert_allclose(kept.boxes, every.where(~low).boxes, atol=0.011)
+        rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+        assert list(rows[0]) == ["image", "tag", "confidence", "x", "y", "width", "height"]
+        listed = [(row["image"], row["tag"], float(row["confidence"])) for row in rows]
+        left_out = every.where(low)
+        expected = [
+            (dataset.images[image].file, dataset.classes[label], score)
+            for image, label, score in zip(left_out.image, left_out.label, left_out.score, strict=True)
+        ]
+        assert sorted(listed) == sorted(expected)
+        assert [row[2] for row in listed] == sorted(row[2] for row in listed)
+        assert (out / "full" / "boxes.json").read_bytes() == (localized / "full" / "boxes.json").read_bytes()
+        assert f'"least": {least}' in (out / "report.html").read_text()
+        assert broken(out) == []
+    answer = call(*command)
+    assert "left out" not in answer.text
+    assert not (out / "low-confidence.csv").exists()
+    assert (out / "boxes.json").read_bytes() == (localized / "boxes.json").read_bytes()
+    assert broken(out) == []
+    assert not (out / "aside").exists()
+
+
+@pytest.mark.parametrize("least", ["-0.1", "1.1", "nan", "half"])
+def test_a_confidence_is_between_0_and_1(tmp_path: Path, least: str) -> None:
+    answer = call(
+        "localize", tmp_path, "--tags", tmp_path / "t.csv", "--out", tmp_path / "o", "--min-confidence", least
+    )
+    assert answer.status == 2
+    assert "--min-confidence" in answer.text
 
 
 @pytest.mark.parametrize(

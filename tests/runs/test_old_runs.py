@@ -94,6 +94,18 @@ def test_opening_a_current_run_keeps_its_settings(config: Path, finished_run: Pa
         assert RunSettings.model_validate(settings.model_dump(mode="json")) == settings
 
 
+def test_a_run_from_before_min_confidence_and_explanations_is_done(localized: Path, tmp_path: Path) -> None:
+    folder = copied(localized, tmp_path / "run")
+    assert not (folder / "full" / "explanations.json").exists()  # its weights have no learned evidence
+    content = json.loads((folder / "config.json").read_text())
+    del content["settings"]["min_confidence"]
+    (folder / "config.json").write_text(json.dumps(content))
+    run = open_run(folder)
+    assert {state for _, state in run.plan()} == {"done"}
+    assert run.stages["report"].settings is None  # as it was, so the key is
+    assert call("report", folder, "--out", tmp_path / "report.html").status == 0
+
+
 def test_repeating_an_old_run_keeps_its_stages_aside(old: Path, finished_run: Path) -> None:
     lines: list[str] = []
     run = open_run(old, log=lines.append)

@@ -73,6 +73,12 @@ def localize(
             "--fine-tune", help="Also re-train the network on the boxes found: better boxes, slow without a GPU."
         ),
     ] = False,
+    min_confidence: Annotated[
+        float,
+        typer.Option(
+            "--min-confidence", min=0, max=1, help="Leave out boxes of lower confidence and list them in a table."
+        ),
+    ] = 0.0,
     weights: Annotated[
         str, typer.Option("--weights", help="Weights to use: those of the package, or the folder of a run.")
     ] = "coco63",
@@ -98,7 +104,7 @@ def localize(
     start, chosen = time.perf_counter(), choose_device(device)
     settings = localize_settings(
         images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, format=format, device=chosen,
-        workers=workers_of(workers, chosen), processes=processes, seed=seed,
+        workers=workers_of(workers, chosen), processes=processes, seed=seed, min_confidence=min_confidence,
     )  # fmt: skip
     finished = run_localize(settings, out, chosen)
     print(f"{len(finished.target)} images in {time.perf_counter() - start:.0f} s")
@@ -106,6 +112,16 @@ def localize(
     if fine_tune:
         print(f"further boxes of every tag: {out / 'instances.json'}")
     print(f"report: {out / 'report.html'}")
+    _print_left_out(finished)
+
+
+def _print_left_out(run: "Run") -> None:
+    from pairloc.runs.stages import LOW_CONFIDENCE, left_out
+
+    low, count = left_out(run)
+    if low:
+        least = f"{run.settings.min_confidence:g}"
+        print(f"left out: {low} of {count} boxes, of confidence below {least}, listed in {run.folder / LOW_CONFIDENCE}")
 
 
 def _run_and_print(run: "Run", *, dry_run: bool) -> None:
@@ -121,6 +137,7 @@ def _run_and_print(run: "Run", *, dry_run: bool) -> None:
     print(as_text(evaluation))
     print(f"boxes: {run.folder / 'boxes.json'}; those of each method: METHOD/boxes.json")
     print(f"report: {run.folder / 'report.html'}")
+    _print_left_out(run)
 
 
 def verify(folder: RunFolder) -> None:

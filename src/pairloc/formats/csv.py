@@ -5,6 +5,9 @@ import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+
+from pairloc.boxes import to_xywh
 from pairloc.datasets.building import Builder
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
@@ -140,6 +143,17 @@ def write(folder: Path, dataset: Dataset, boxes: ScoredBoxes, images: ImageFiles
         if not rows:
             table.append([*head, "", "", "", "", "", ""])
     _write_table(folder / "boxes.csv", table)
+
+
+def write_table(path: Path, dataset: Dataset, boxes: ScoredBoxes) -> None:
+    """Write a table for people: one row per box with image, tag, confidence, x, y, width and height, lowest first."""
+    order = np.argsort(boxes.score, kind="stable")
+    table: list[list[object]] = [["image", "tag", "confidence", "x", "y", "width", "height"]]
+    for row in order.tolist():
+        box = [f"{value:.2f}" for value in to_xywh(boxes.boxes[row]).tolist()]
+        name = dataset.images[boxes.image[row]].file
+        table.append([name, dataset.classes[boxes.label[row]], float(boxes.score[row]), *box])
+    _write_table(path, table)
 
 
 def _write_table(path: Path, rows: Iterable[Iterable[object]]) -> None:

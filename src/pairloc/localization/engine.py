@@ -21,6 +21,7 @@ from pairloc.localization.class_view import ClassView
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, Session, check_method
 from pairloc.localization.result import Localization
+from pairloc.localization.sharing import Sharing, share_confidence
 from pairloc.localization.target import Target
 from pairloc.localization.transfer import label_proposals, learn_transfer
 from pairloc.refinement import Candidates, refine
@@ -105,6 +106,7 @@ def localize_target(
 ) -> Localization:
     """Find a box with a confidence for every tag: run a method with its settings, then refine its boxes.
 
+    With learned evidence, two tags of an image that then share a box lose confidence: at most one of them is right.
     `tags` has the images of the bags, or of those at `indices`, in the same order. The state is written to the folder
     `checkpoint` after every round; an interrupted call resumes from it. Raises an InputError if the method does not
     exist, no image has a tag, or the checkpoint cannot be used.
@@ -127,4 +129,8 @@ def localize_target(
     for label, scores in enumerate(outcome.scores):
         selected = target.selected_boxes(outcome.state.selection, label)
         boxes.append(refine(selected, Candidates(target.boxes(label), scores), outcome.boxes))
-    return Localization.of(tags, target, outcome, tuple(boxes))
+    sharing = Sharing()
+    if outcome.is_explained:
+        lowered, sharing = share_confidence(target.positives, tuple(boxes), outcome.confidence)
+        outcome = replace(outcome, confidence=lowered)
+    return Localization.of(tags, target, outcome, tuple(boxes), sharing)

@@ -10,6 +10,7 @@ from pairloc.localization.class_view import ClassView
 from pairloc.localization.evidence import all_terms
 from pairloc.localization.functions import ClassScores
 
+BEFORE, NETWORK = "score before fine-tuning", "fine-tuned network"  # the parts of a score of `fine-tuned`
 PAIRS = "match with the selected boxes"  # the part of the score that comes from pair scores
 _SAME_IOU = 0.5  # a proposal that overlaps the selected one more is no alternative
 
@@ -45,12 +46,16 @@ def explain(
         held_out = held_out.to(table.device)[:, None, None]
         parts, names = torch.where(held_out, table, torch.zeros_like(table) if parts is None else parts), terms.names
     assert parts is not None
-    rows = torch.arange(len(view), device=scores.device)
+    pairs = (scores - parts.sum(dim=2))[..., None]
+    return of_parts((*names, PAIRS), torch.cat([parts, pairs], dim=2), view.boxes, scores, selection)
+
+
+def of_parts(names: tuple[str, ...], parts: Tensor, boxes: Tensor, scores: Tensor, selection: Tensor) -> Explanation:
+    """Explain the `selection` (M,) of a class by the `parts` (M, B, T) that its `scores` (M, B) are the sum of."""
+    rows = torch.arange(len(boxes), device=scores.device)
     chosen = selection.to(scores.device)
-    overlap = iou(view.boxes[rows, chosen][:, None], view.boxes)[:, 0]  # (M, B)
+    overlap = iou(boxes[rows, chosen][:, None], boxes)[:, 0]  # (M, B)
     elsewhere = scores.masked_fill(overlap > _SAME_IOU, -torch.inf)
     alternative = torch.where(torch.isfinite(elsewhere).any(dim=1), elsewhere.argmax(dim=1), chosen)
-    pairs = (scores - parts.sum(dim=2))[..., None]
-    whole = torch.cat([parts, pairs], dim=2)
-    selected, other = (whole[rows, index].cpu() for index in (chosen, alternative))
-    return Explanation((*names, PAIRS), selected, other, alternative.cpu())
+    selected, other = (parts[rows, index].cpu() for index in (chosen, alternative))
+    return Explanation(names, selected, other, alternative.cpu())

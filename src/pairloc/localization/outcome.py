@@ -21,6 +21,11 @@ class Outcome:
     boxes: BoxSettings  # how to refine the selected boxes
     explanations: tuple[Explanation | None, ...] = ()  # None for a class without bags or learned evidence
 
+    @property
+    def is_explained(self) -> bool:
+        """Whether the boxes were selected by learned evidence."""
+        return any(explanation is not None for explanation in self.explanations)
+
     def with_history(self, history: tuple[HalfStep, ...], *, converged: bool = False) -> "Outcome":
         """Return a copy with the half steps that led to it."""
         return replace(self, state=replace(self.state, history=history, converged=converged))

@@ -10,7 +10,9 @@ from torchvision.ops import nms
 from pairloc.boxes import iou
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.localization.confidence import Calibration, confidence, plain_signals
+from pairloc.localization.explanation import BEFORE, NETWORK, of_parts
 from pairloc.localization.result import Localization, scored_boxes
+from pairloc.localization.sharing import Sharing, share_confidence
 from pairloc.refinement import Candidates, refine
 from pairloc.settings import BoxSettings, FineTuneSettings
 
@@ -34,9 +36,10 @@ def decide(
 ) -> tuple[Localization, tuple[Tensor, ...]]:
     """Select again by the sum of scores and predictions; return the localization and its boxes (M, 4) per class.
 
-    For the confidence, the networks count as one more view, which always agrees.
+    For the confidence, the networks count as one more view, which always agrees. Where `before` can be explained, so
+    can the result: by the scores before, and by what the networks add.
     """
-    selection, gaps, agreements, refined, confidences = [], [], [], [], []
+    selection, gaps, agreements, refined, confidences, explanations = [], [], [], [], [], []
     tables = zip(before.scores, predictions.score, predictions.boxes, strict=True)
     for label, (scores, predicted, regressed) in enumerate(tables):
         total = scores + settings.weight * predicted
@@ -50,9 +53,23 @@ def decide(
         gaps.append((best.values[:, 0] - best.values[:, -1]).double())
         refined.append(refine(box, Candidates(regressed, total), boxes))
         confidences.append(confidence(calibration, plain_signals(agreements[-1], gaps[-1])))
+        parts = torch.stack([scores, settings.weight * predicted], dim=2)
+        explanations.append(of_parts((BEFORE, NETWORK), parts, regressed, total, chosen) if len(chosen) else None)
+    sharing = Sharing()
+    if before.is_explained:
+        lowered, sharing = share_confidence(before.positives, tuple(refined), tuple(confidences))
+        confidences = list(lowered)
     state = replace(before.state, selection=tuple(selection), gaps=tuple(gaps))
     found = scored_boxes(before.positives, tuple(refined), tuple(confidences))
-    return replace(before, boxes=found, state=state, agreement=tuple(agreements)), tuple(refined)
+    after = replace(
+        before,
+        boxes=found,
+        state=state,
+        agreement=tuple(agreements),
+        explanations=tuple(explanations) if before.is_explained else (),
+        sharing=sharing,
+    )
+    return after, tuple(refined)
 
 
 def instances(

@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from torch import Tensor
 from pairloc.boxes import Floats, to_xywh
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.errors import InputError
+from pairloc.errors import InputError, shown
 from pairloc.formats.coco import to_coco
 from pairloc.localization.alternate import HalfStep, State
 from pairloc.localization.descent import Curve
 from pairloc.localization.explanation import Explanation
 from pairloc.localization.outcome import Outcome
+from pairloc.localization.sharing import Sharing
 from pairloc.localization.target import Target
 
 _SHOWN = 20  # maximum number of rows in the table for notebooks
@@ -79,6 +80,7 @@ class Localization:
     converged : whether the last round changed no selection
     n_iter : number of completed rounds
     unreadable : one message per image that could not be read
+    sharing : in how many images two tags share a box, which lowers their confidence; counted with learned evidence
 
     Examples
     --------
@@ -101,9 +103,17 @@ class Localization:
     agreement: tuple[Tensor, ...] = field(repr=False)  # for every class (M,)
     explanations: tuple[Explanation | None, ...] = field(default=(), repr=False)
     unreadable: tuple[str, ...] = ()
+    sharing: Sharing = field(default_factory=Sharing)
 
     @classmethod
-    def of(cls, tags: Dataset, target: Target, outcome: Outcome, boxes: tuple[Tensor, ...]) -> "Localization":
+    def of(
+        cls,
+        tags: Dataset,
+        target: Target,
+        outcome: Outcome,
+        boxes: tuple[Tensor, ...],
+        sharing: Sharing,
+    ) -> "Localization":
         """Build the result from the outcome of a method and its refined boxes, (M, 4) for every class."""
         found = scored_boxes(target.positives, boxes, outcome.confidence)
         sizes = target.bags.sizes
@@ -124,7 +134,13 @@ class Localization:
             outcome.agreement,
             outcome.explanations,
             unreadable,
+            sharing,
         )
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the boxes were selected by learned evidence."""
+        return any(explanation is not None for explanation in self.explanations)
 
     @property
     def history(self) -> tuple[HalfStep, ...]:
@@ -159,6 +175,33 @@ class Localization:
     def _found_box(self, row: int) -> FoundBox:
         x1, y1, x2, y2 = self.boxes.boxes[row].tolist()
         return FoundBox(self.dataset.classes[self.boxes.label[row]], (x1, y1, x2, y2), float(self.boxes.score[row]))
+
+    def confident(self, least: float) -> "Localization":
+        """Return the result with only those boxes whose confidence is at least `least`.
+
+        Images and tags stay, and so does what `alternatives` and `explain` say about every tag.
+
+        Parameters
+        ----------
+        least : between 0 and 1
+
+        Returns
+        -------
+        found : Localization with fewer boxes
+
+        Raises
+        ------
+        InputError : `least` is not between 0 and 1
+
+        Examples
+        --------
+        >>> sure = found.confident(0.5)
+        >>> len(sure) == len(found), len(sure.boxes) <= len(found.boxes)
+        (True, True)
+        """
+        if not 0 <= least <= 1:
+            raise InputError(f"the least confidence is {shown(least)}; it must be between 0 and 1")
+        return replace(self, boxes=self.boxes.where(self.boxes.score >= least))
 
     def alternatives(self, image: int, tag: str, count: int = 5) -> tuple[Floats, Floats]:
         """Return the best candidate boxes of an image for a tag.

@@ -16,6 +16,7 @@ from pairloc.localization.methods import METHODS
 from pairloc.progress import track
 from pairloc.report.figures import write_figures
 from pairloc.report.page import MethodResult, is_plain, write_page
+from pairloc.report.reasons import read_reasons
 from pairloc.settings import RunSettings
 
 
@@ -101,7 +102,9 @@ def _results(run: Finished, dataset: Dataset, *, named: bool) -> list[MethodResu
         name = f"{run.folder.name}: {method}" if named else method
         corloc = {threshold: entry.model_dump() for threshold, entry in evaluation.methods.get(method, {}).items()}
         tag = METHODS[method].short if method in METHODS else ""
-        results.append(MethodResult(name, boxes, corloc, evaluation.seconds.get(method), steps, tag))
+        least = run.settings.min_confidence if method == run.result_method else 0.0
+        reasons = read_reasons(run.folder / method, run.target, dataset)
+        results.append(MethodResult(name, boxes, corloc, evaluation.seconds.get(method), steps, tag, least, reasons))
     return results
 
 

@@ -10,7 +10,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.images import ImageError, open_image
 from pairloc.io import write_bytes, write_text
+from pairloc.report.reasons import Reasons
 
 _THUMBNAIL = 320  # pixels of the longer side
 _THREADS = 4  # that make thumbnails; few, because each may hold an image of 179 megapixels
@@ -37,6 +38,8 @@ class MethodResult:
     seconds: float | None = None
     history: Sequence[dict[str, Any]] = ()  # steps of the loop: round, step, changed, objective
     tag: str = ""  # a short name; by default, the first four letters of the name
+    least: float = 0.0  # boxes of lower confidence are left out of the published ones, and marked on the page
+    reasons: Mapping[tuple[int, int], Reasons] = field(default_factory=dict)  # by (image, class)
 
     @property
     def short(self) -> str:
@@ -78,22 +81,31 @@ def write_page(
         drawn = pool.map(lambda index, folder: _thumbnail(dataset, index, folder, link), tagged, folders)
         thumbnails = dict(zip(track(tagged, len(tagged)), drawn, strict=True))
     named = [_with_tag(method, index, methods) for index, method in enumerate(methods)]
+    reasons = sorted({name for method in named for entry in method.reasons.values() for name, *_ in entry.parts})
+    numbers = {name: number for number, name in enumerate(reasons)}
     plain = is_plain(named, truth)
     data = {
         "plain": plain,
         "about": about or f"{len(tagged)} images, {len(dataset.classes)} classes",
         "classes": list(dataset.classes),
         "thresholds": sorted({threshold for method in named for threshold in method.corloc}),
-        "methods": [
-            {"name": m.name, "title": m.name, "tag": m.tag, "corloc": m.corloc, "seconds": m.seconds} for m in named
-        ],
+        "methods": [_facts(method) for method in named],
         "ceiling": dict(ceiling or {}),
         "charts": [] if plain else _charts(named),
-        "items": _items(dataset, named, truth, thumbnails),
+        "reasons": reasons,
+        "items": _items(dataset, named, truth, thumbnails, numbers),
     }
     template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     write_text(out, template.replace("__DATA__", _json(data)))
     return len(tagged)
+
+
+def _facts(method: MethodResult) -> dict[str, Any]:
+    """What the page says about a method besides its boxes."""
+    return {
+        "name": method.name, "title": method.name, "tag": method.tag, "corloc": method.corloc,
+        "seconds": method.seconds, "least": method.least,
+    }  # fmt: skip
 
 
 def _json(data: object) -> str:
@@ -106,7 +118,7 @@ def _with_tag(method: MethodResult, index: int, methods: Sequence[MethodResult])
     """Method number `index` with its tag set, numbered if an earlier method has the same short name."""
     earlier = sum(other.short == method.short for other in methods[:index])
     tag = method.short if not earlier else f"{method.short}{earlier + 1}"
-    return MethodResult(method.name, method.boxes, method.corloc, method.seconds, method.history, tag)
+    return replace(method, tag=tag)
 
 
 def _thumbnail(dataset: Dataset, index: int, folder: Path | None, link: str) -> tuple[str, tuple[int, int]]:
@@ -133,8 +145,12 @@ def _items(
     methods: Sequence[MethodResult],
     truth: GroundTruth | None,
     thumbnails: dict[int, tuple[str, tuple[int, int]]],
+    numbers: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """One entry per tag of every image, with the best-scored box of every method and the ground truth."""
+    """One entry per tag of every image, with the best-scored box of every method and the ground truth.
+
+    `numbers` are those of the parts of scores, which are named once for all entries.
+    """
     method_rows = [_rows_by_key(method.boxes.image, method.boxes.label) for method in methods]
     truth_rows = {} if truth is None else _rows_by_key(truth.image[~truth.ignored], truth.label[~truth.ignored])
     truth_boxes = np.zeros((0, 4)) if truth is None else truth.boxes[~truth.ignored]
@@ -147,7 +163,8 @@ def _items(
                 rows = rows_by_key.get((index, label))
                 if rows:
                     best = max(rows, key=lambda row: np.nan_to_num(method.boxes.score[row], nan=-1.0))
-                    boxes[method.tag] = _box(method.boxes.boxes[best], method.boxes.score[best], tag_truth)
+                    box = _box(method.boxes.boxes[best], method.boxes.score[best], tag_truth)
+                    boxes[method.tag] = box | _why(method.reasons.get((index, label)), numbers)
             items.append(
                 {
                     "file": dataset.images[index].file, "class": label, "thumbnail": thumbnail, "size": list(size),
@@ -161,6 +178,13 @@ def _box(box: Floats, score: float, truth: Floats) -> dict[str, Any]:
     overlap = float(iou(box[None], truth).max()) if len(truth) else 0.0
     value = 1.0 if np.isnan(score) else float(score)
     return {"box": to_xywh(box).round(2).tolist(), "score": round(value, 4), "iou": round(overlap, 4)}
+
+
+def _why(reasons: Reasons | None, numbers: Mapping[str, int]) -> dict[str, Any]:
+    if reasons is None:
+        return {}
+    box = None if reasons.box is None else to_xywh(np.array(reasons.box)).round(1).tolist()
+    return {"why": [[numbers[name], *values] for name, *values in reasons.parts], "other": box}
 
 
 def _rows_by_key(image: Any, label: Any) -> dict[tuple[int, int], list[int]]:

@@ -31,6 +31,7 @@ def localize_settings(
     workers: int = 0,
     processes: int = 1,
     seed: int | None = None,
+    min_confidence: float = 0.0,
 ) -> RunSettings:
     """Return the settings of a run that finds a box for every tag of a folder of images.
 
@@ -50,12 +51,13 @@ def localize_settings(
                 "localization": localization,
                 "fine_tune": {"seed": seed, "workers": workers},
                 "extract": extract_of(weights).model_dump() | {"workers": workers},
+                "min_confidence": min_confidence,
                 "seed": seed, "device": device, "processes": processes,
             }
         )  # fmt: skip
     except ValidationError as error:
         key, _, problem = first_problem(error).partition(": ")
-        raise InputError(f"--{key.rsplit('.', 1)[-1]}: {problem}") from error
+        raise InputError(f"--{key.rsplit('.', 1)[-1].replace('_', '-')}: {problem}") from error
 
 
 def localize(settings: RunSettings, out: Path, device: str, log: Log = print) -> Run:
@@ -77,7 +79,7 @@ def localize(settings: RunSettings, out: Path, device: str, log: Log = print) ->
             f"{images}: contains none of the {len(tagged)} images in {settings.data.target}; check the paths"
         )
     run.run()
-    warning = warning_of(*read_boxes(run.folder / BOXES))
+    warning = warning_of(*read_boxes(run.folder / run.result_method / BOXES))
     if warning is not None:
         log(warning)
     return run

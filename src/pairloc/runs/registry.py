@@ -88,7 +88,10 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
             planned.append(Stage(method, work_of_method, inputs, key, results=stages.RESULTS))
     results = ("data", "bags", *settings.methods)
     planned.append(Stage("evaluation", stages.evaluate, results, _hash(data.truth), kept=False))
-    planned.append(Stage("report", stages.report, (*results, "evaluation"), kept=False, publishes=stages.PUBLISHED))
+    least = settings.min_confidence or None  # None, as in runs from before there was this setting
+    planned.append(
+        Stage("report", stages.report, (*results, "evaluation"), least, kept=False, publishes=stages.PUBLISHED)
+    )
     return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in planned}
 
 

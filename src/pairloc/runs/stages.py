@@ -15,11 +15,13 @@ from pairloc.errors import InputError
 from pairloc.evaluation.recall import recall_of_store
 from pairloc.evaluation.table import align, evaluate_methods
 from pairloc.formats.coco import write_boxes
+from pairloc.formats.csv import write_table
 from pairloc.formats.reading import read_boxes
-from pairloc.io import write_json, write_text
+from pairloc.io import copy_file, write_json, write_text
 from pairloc.localization.calibration import calibrate
 from pairloc.localization.descent import Curve
 from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
+from pairloc.localization.explained import write_explanations
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.predictions import decide, instances
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
+LOW_CONFIDENCE = "low-confidence.csv"  # boxes left out of the published ones
 RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
-PUBLISHED = (BOXES, INSTANCES, PAGE, SKIPPED)
+PUBLISHED = (BOXES, INSTANCES, LOW_CONFIDENCE, PAGE, SKIPPED)
 AGNOSTIC = "agnostic-proposer"  # the proposer of boxes where another one gives the features
 TITLES = {
     "data": "reading the data",
@@ -154,6 +157,7 @@ def run_method(method: str, run: "Run", folder: Path) -> None:
     """Run one method and write its boxes."""
     found = run_localization(run, method, folder)
     write_result(folder, found)
+    _log_sharing(run, found)
     run.log(f"  {len(found.boxes)} boxes")
 
 
@@ -180,12 +184,19 @@ def fine_tune(run: "Run", folder: Path) -> None:
     all_instances = instances(before, predictions, refined, settings.instance_threshold)
     write_result(folder, found)
     write_boxes(folder / INSTANCES, run.target, all_instances)
+    _log_sharing(run, found)
     run.log(f"  {len(found.boxes)} boxes, {len(all_instances)} instances")
 
 
+def _log_sharing(run: "Run", found: Localization) -> None:
+    if found.sharing.message is not None:
+        run.log(f"  {found.sharing.message}")
+
+
 def write_result(folder: Path, found: Localization) -> None:
-    """Write the boxes of a method with their confidence, its history and its training curves."""
+    """Write the boxes of a method with their confidence, what explains them, its history and its training curves."""
     write_boxes(folder / BOXES, found.dataset, found.boxes)
+    write_explanations(folder, found)
     history = [vars(step) for step in found.history]
     facts = {"converged": found.converged, "n_iter": found.n_iter, "curves": found.curves}
     write_json(folder / HISTORY, {"history": history, **facts})
@@ -213,10 +224,29 @@ def report(run: "Run", folder: Path) -> None:
     best = run.folder / run.result_method
     for name in (BOXES, INSTANCES):
         if (best / name).is_file():
-            write_text(folder / name, (best / name).read_text(encoding="utf-8"))
+            copy_file(best / name, folder / name)
+    if run.settings.min_confidence:
+        write_confident(folder, best / BOXES, run.settings.min_confidence)
     skipped = run.target_bags.unreadable
     if skipped:
         write_text(folder / SKIPPED, "\n".join(skipped) + "\n")
+
+
+def write_confident(folder: Path, file: Path, least: float) -> None:
+    """Write the boxes of a file into a folder, those of lower confidence than `least` into a table of their own."""
+    dataset, boxes = read_boxes(file)
+    low = boxes.score < least
+    if low.any():
+        write_boxes(folder / BOXES, dataset, boxes.where(~low))
+        write_table(folder / LOW_CONFIDENCE, dataset, boxes.where(low))
+
+
+def left_out(run: "Run") -> tuple[int, int]:
+    """Return how many boxes of a finished run were left out for their low confidence, and how many there are."""
+    if not run.settings.min_confidence:
+        return 0, 0
+    _, boxes = read_boxes(run.folder / run.result_method / BOXES)
+    return int((boxes.score < run.settings.min_confidence).sum()), len(boxes)
 
 
 def abbreviated(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from pairloc.settings.base import Device, Seed, Settings
+from pairloc.settings.base import Device, Fraction, Seed, Settings
 from pairloc.settings.baselines import DeselaersSettings, LsdaSettings, MiSvmSettings, TangSettings
 from pairloc.settings.detector import ExtractSettings, FineTuneSettings, ProposerSettings
 from pairloc.settings.learning import TransferSettings
@@ -66,6 +66,10 @@ class RunSettings(Settings):
     tang: TangSettings = TangSettings()
     calibrate: bool = Field(
         default=True, description="Calibrate the confidence on source classes that are treated as a target."
+    )
+    min_confidence: Fraction = Field(
+        default=0.0,
+        description="Boxes of lower confidence are listed in low-confidence.csv instead of boxes.json; 0 keeps all.",
     )
     seed: Seed = 0
     device: Device = Field(default="auto", description="Device to compute on; `auto` uses a GPU if there is one.")
