@@ -18,7 +18,7 @@ from pairloc.runs.localize import localize, localize_settings, warning_of
 from pairloc.runs.sealing import broken
 from pairloc.settings import LocalizationSettings, SceneSettings
 from pairloc.weights import PACKAGED, weights_folder
-from runs.calling import refused
+from runs.calling import call, refused
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,32 @@ def test_a_class_of_one_image_gets_a_box_with_low_confidence(images_folder: Path
     _, boxes = read_boxes(tmp_path / "out" / "boxes.json")
     assert len(boxes) == len(dataset)
     assert (boxes.score <= 0.5).all()
+
+
+def test_tags_that_the_packaged_weights_know_are_named_unless_all_are_new(images_folder: Path, tmp_path: Path) -> None:
+    dataset = read(images_folder / "target_tags.csv")
+    rows = [f"{image.file},{('person', 'Horses', 'TVs', 'dog')[n % 4]}" for n, image in enumerate(dataset.images)]
+    (tmp_path / "tags.csv").write_text("image,labels\n" + "\n".join(rows) + "\n")
+    command = [
+        "localize",
+        images_folder / "images",
+        "--tags",
+        tmp_path / "tags.csv",
+        "--rounds",
+        "0",
+        "--device",
+        "cpu",
+    ]
+    said = {}
+    for flags in ((), ("--tags-as-new",)):
+        answer = call(*command, "--out", tmp_path / f"out{len(flags)}", *flags)
+        assert answer.status == 0, answer.text
+        said[flags] = [line for line in answer.text.splitlines() if "know" in line]
+        config = json.loads((tmp_path / f"out{len(flags)}" / "config.json").read_text())
+        assert config["settings"]["localization"]["unary"]["tags_as_new"] == bool(flags)
+    (line,) = said[()]
+    assert line.endswith("3 tags are classes that the weights know: person; Horses (horse); TVs (tv)")
+    assert said[("--tags-as-new",)] == []
 
 
 @pytest.mark.parametrize(

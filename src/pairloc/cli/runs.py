@@ -73,6 +73,10 @@ def localize(
             "--fine-tune", help="Also re-train the network on the boxes found: better boxes, slow without a GPU."
         ),
     ] = False,
+    tags_as_new: Annotated[
+        bool,
+        typer.Option("--tags-as-new", help="Treat tags that the weights know by name, such as person, as new to them."),
+    ] = False,
     weights: Annotated[
         str, typer.Option("--weights", help="Weights to use: those of the package, or the folder of a run.")
     ] = "coco63",
@@ -97,8 +101,8 @@ def localize(
 
     start, chosen = time.perf_counter(), choose_device(device)
     settings = localize_settings(
-        images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, format=format, device=chosen,
-        workers=workers_of(workers, chosen), processes=processes, seed=seed,
+        images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, tags_as_new=tags_as_new, format=format,
+        device=chosen, workers=workers_of(workers, chosen), processes=processes, seed=seed,
     )  # fmt: skip
     finished = run_localize(settings, out, chosen)
     print(f"{len(finished.target)} images in {time.perf_counter() - start:.0f} s")

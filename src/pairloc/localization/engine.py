@@ -118,8 +118,9 @@ def localize_target(
     seed: int = getattr(settings, "seed", 0)
     combines = learned.combination is not None and isinstance(settings, LocalizationSettings)
     target = Target.from_store(
-        bags, tags, learned.scores, features, known=learned.known if combines else None, indices=indices,
-        device=device, memory=memory, seed=seed,
+        bags, tags, learned.scores, features, known=learned.known if combines else None,
+        tags_as_new=isinstance(settings, LocalizationSettings) and settings.unary.tags_as_new,
+        indices=indices, device=device, memory=memory, seed=seed,
     )  # fmt: skip
     session = Session(target, learned, executor or Serial(), log, checkpoint)
     outcome = METHODS[method].recipe(session, settings)

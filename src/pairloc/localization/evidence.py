@@ -44,9 +44,15 @@ def objectness(view: "ClassView", class_scores: ClassScores | None) -> Tensor:
 
 
 def known_class(view: "ClassView", class_scores: ClassScores | None) -> Tensor | None:
-    """How sure the proposer is of the best class it was taught, as a logarithm: evidence against a new tag."""
+    """How sure the proposer is of the best other class it was taught, as a logarithm: evidence against the tag."""
     known = view.known
     return None if known is None else (known.amax(dim=2) + _FLOOR).log()
+
+
+def own_class(view: "ClassView", class_scores: ClassScores | None) -> Tensor | None:
+    """How sure the proposer is of the known class that the tag is, as a logarithm; None for a new tag."""
+    own = view.own
+    return None if own is None else (own + _FLOOR).log()
 
 
 def doubt(view: "ClassView", class_scores: ClassScores | None) -> Tensor | None:
@@ -148,13 +154,16 @@ class Term:
     """A term: its function, whether it changes with the class scores, and what it is computed from."""
 
     score: Score
-    needs: str = ""  # "pairs": other bags; "negatives": bags without the tag; "known": known classes; "classes": scores
+    # "pairs": other bags; "negatives": bags without the tag; "known": known classes; "own": a known class that the tag
+    # is; "classes": class scores
+    needs: str = ""
 
 
 TERMS: dict[str, Term] = {
     "transfer score": Term(transfer_score),
     "objectness": Term(objectness),
     "known class": Term(known_class, "known"),
+    "own class": Term(own_class, "own"),
     "doubt": Term(doubt, "known"),
     "inside a known class": Term(inside_known, "known"),
     "recurrence": Term(_recurrence(0), "pairs"),

@@ -50,7 +50,6 @@ TITLES = {
     "evaluation": "evaluating",
     "report": "writing the report",
 }  # all other stages are methods; see `title_of`
-_MAX_NAMES = 10  # maximum number of names in a message
 
 
 def title_of(stage: str, settings: RunSettings) -> str:
@@ -217,12 +216,6 @@ def report(run: "Run", folder: Path) -> None:
     skipped = run.target_bags.unreadable
     if skipped:
         write_text(folder / SKIPPED, "\n".join(skipped) + "\n")
-
-
-def abbreviated(names: Sequence[str]) -> str:
-    """Join the first names of a list and count the others."""
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return "; ".join(names[:_MAX_NAMES]) + more
 
 
 @contextmanager
