@@ -180,7 +180,9 @@ def knowing(stores: Stores) -> tuple[BagStore, Learned]:
     names = ("Class 0", "class-2", "dog")
     plain_terms = {"transfer score": (0.0, 1.0, 0.2)}
     shared = plain_terms | {"known class": (-3.0, 1.0, -0.5), "doubt": (0.5, 0.5, 0.3)}
-    combination = Combination(learned_on="", weighings=(Weighing(terms=shared), Weighing(terms=plain_terms)))
+    own = shared | {"own class": (-3.0, 1.0, 5.0)}
+    weighings = tuple(Weighing(terms=terms) for terms in (plain_terms, shared, own))
+    combination = Combination(learned_on="", weighings=weighings)
     return store, replace(learned, combination=combination, known=KnownClasses(names, weight, torch.zeros(4)))
 
 
@@ -219,18 +221,26 @@ def test_tags_as_new_restores_the_scores_of_weights_that_know_no_tag(knowing: tu
     assert changed == [True, False, True]
 
 
-def test_a_known_tag_is_weighed_by_its_own_class_where_that_was_learned(knowing: tuple[BagStore, Learned]) -> None:
+def test_a_known_tag_is_explained_by_its_own_class(knowing: tuple[BagStore, Learned]) -> None:
     store, learned = knowing
-    assert learned.combination is not None
-    weighings = learned.combination.weighings
-    own = Weighing(terms=weighings[0].terms | {"own class": (-3.0, 1.0, 5.0)})
-    taught = replace(learned, combination=Combination(learned_on="", weighings=(*weighings, own)))
-    known, new = (localized(store, taught, tags_as_new=tags_as_new)[0] for tags_as_new in (False, True))
-    for row, (image, label) in enumerate(zip(known.boxes.image.tolist(), known.boxes.label.tolist(), strict=True)):
+    known, new = (localized(store, learned, tags_as_new=tags_as_new)[0] for tags_as_new in (False, True))
+    for image, label in zip(known.boxes.image.tolist(), known.boxes.label.tolist(), strict=True):
         name = store.dataset.classes[label]
         assert "own class" not in new.explain(image, name)
         if label == 1:
             assert known.explain(image, name) == new.explain(image, name)
         else:
             selected, other = known.explain(image, name)["own class"]
-            assert selected > other, row
+            assert selected > other, image
+
+
+def test_weights_that_did_not_learn_to_use_known_tags_treat_them_as_new(knowing: tuple[BagStore, Learned]) -> None:
+    """Such as weights from before: they take a class from the known ones only if it speaks for the tag instead."""
+    store, learned = knowing
+    assert learned.combination is not None
+    plain_terms, shared, _ = learned.combination.weighings
+    before = replace(learned, combination=Combination(learned_on="", weighings=(plain_terms, shared)))
+    (one, lines), (other, quiet) = (localized(store, before, tags_as_new=tags_as_new) for tags_as_new in (False, True))
+    assert same(one, other)
+    assert all(map(torch.equal, one.state.gaps, other.state.gaps))
+    assert [line for line in lines + quiet if "know" in line] == []

@@ -165,10 +165,14 @@ def test_the_known_classes_are_the_own_one_and_the_others(known: tuple[ClassView
     assert torch.equal(others + itself[..., None] * torch.nn.functional.one_hot(torch.tensor(own), 4), every)
     assert (others[..., own] == 0).all()
     assert (itself > 0).all()
-    assert torch.equal(every, view.known)  # the target is unchanged
-    new = ClassView(of_the_tag.target, view.transfer, 1, view.settings)  # another tag of the same target
-    assert new.own is None
-    assert torch.equal(new.known, ClassView(view.target, view.transfer, 1, view.settings).known)
+    again, other_tag = view.known, ClassView(of_the_tag.target, view.transfer, 1, view.settings)
+    assert again is not None
+    assert torch.equal(every, again)  # the target is unchanged
+    former, now = ClassView(view.target, view.transfer, 1, view.settings).known, other_tag.known
+    assert former is not None
+    assert now is not None
+    assert torch.equal(former, now)
+    assert other_tag.own is None
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Localization with the packaged weights, for all kinds of tags and images."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from pairloc.datasets.dataset import Image as DatasetImage
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.formats.reading import read, read_boxes
+from pairloc.localization.combination import Combination, Weighing
 from pairloc.runs.localize import localize, localize_settings, warning_of
 from pairloc.runs.sealing import broken
 from pairloc.settings import LocalizationSettings, SceneSettings
@@ -89,20 +91,19 @@ def test_a_class_of_one_image_gets_a_box_with_low_confidence(images_folder: Path
     assert (boxes.score <= 0.5).all()
 
 
-def test_tags_that_the_packaged_weights_know_are_named_unless_all_are_new(images_folder: Path, tmp_path: Path) -> None:
+def test_tags_that_the_weights_know_are_named_unless_all_are_new(images_folder: Path, tmp_path: Path) -> None:
+    weights = Path(shutil.copytree(weights_folder(PACKAGED), tmp_path / "weights"))
+    combination = Combination.load(weights / "evidence")
+    assert combination is not None
+    own = [Weighing(terms=entry.terms | {"own class": (-3.0, 1.5, 2.0)}) for entry in combination.weighings]
+    combination.model_copy(update={"weighings": (*combination.weighings, *own)}).save(weights / "evidence")
     dataset = read(images_folder / "target_tags.csv")
     rows = [f"{image.file},{('person', 'Horses', 'TVs', 'dog')[n % 4]}" for n, image in enumerate(dataset.images)]
     (tmp_path / "tags.csv").write_text("image,labels\n" + "\n".join(rows) + "\n")
     command = [
-        "localize",
-        images_folder / "images",
-        "--tags",
-        tmp_path / "tags.csv",
-        "--rounds",
-        "0",
-        "--device",
-        "cpu",
-    ]
+        "localize", images_folder / "images", "--tags", tmp_path / "tags.csv", "--rounds", 0, "--device", "cpu",
+        "--weights", weights,
+    ]  # fmt: skip
     said = {}
     for flags in ((), ("--tags-as-new",)):
         answer = call(*command, "--out", tmp_path / f"out{len(flags)}", *flags)

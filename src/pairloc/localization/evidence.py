@@ -23,6 +23,7 @@ from pairloc.localization.functions import ClassScores
 if TYPE_CHECKING:
     from pairloc.localization.class_view import ClassView
 
+OWN_CLASS = "own class"
 _FLOOR = 1e-3  # probability added before a logarithm
 _NEAR_IOU = 0.4  # proposals with a higher IoU are neighbours
 _BORDER = 0.02  # a side this close to the border, as a fraction of the image, touches it
@@ -163,7 +164,7 @@ TERMS: dict[str, Term] = {
     "transfer score": Term(transfer_score),
     "objectness": Term(objectness),
     "known class": Term(known_class, "known"),
-    "own class": Term(own_class, "own"),
+    OWN_CLASS: Term(own_class, "own"),
     "doubt": Term(doubt, "known"),
     "inside a known class": Term(inside_known, "known"),
     "recurrence": Term(_recurrence(0), "pairs"),
