@@ -149,7 +149,7 @@ def test_settings_of_an_old_run_keep_their_meaning() -> None:
     assert localization.features.model_dump() == {"kind": "both", "dimensions": 128, "geometry": True}
     assert localization.unary.model_dump() == {
         "combination": "mixed", "fit": "exact", "decay": 0.02, "trust": 0.0, "other_tag_weight": 1.5,
-        "area_penalty": 2.0, "max_area": 0.8,
+        "area_penalty": 2.0, "max_area": 0.8, "tags_as_new": False,
     }  # fmt: skip
     assert localization.exclusion_iou == 1.0
     assert localization.pairs.kind == "cosine"

@@ -1,4 +1,8 @@
-"""The error raised for unusable input, and a helper for its messages."""
+"""The error raised for unusable input, and helpers for messages."""
+
+from collections.abc import Sequence
+
+_MAX_NAMES = 10  # maximum number of names in a message
 
 
 class InputError(Exception):
@@ -33,3 +37,9 @@ def shown(value: object) -> str:
         return "a huge whole number"
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def abbreviated(names: Sequence[str]) -> str:
+    """Join the first names of a list and count the others."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return "; ".join(names[:_MAX_NAMES]) + more

@@ -76,3 +76,9 @@ def test_a_saved_combination_is_loaded_and_a_damaged_one_is_refused(tmp_path: Pa
         file.write_text(damage)
         with pytest.raises(InputError, match="combination"):
             Combination.load(tmp_path)
+
+
+def test_a_term_is_weighed_if_any_weighing_has_it() -> None:
+    one, other = (Weighing(terms={name: (0.0, 1.0, 1.0)}) for name in "ab")
+    combination = Combination(learned_on="", weighings=(one, other))
+    assert [combination.weighs(name) for name in NAMES] == [True, True, False]

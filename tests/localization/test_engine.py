@@ -15,6 +15,7 @@ from pairloc.localization.alternate import Alternation, State
 from pairloc.localization.checkpoint import STATE
 from pairloc.localization.combination import Combination, Weighing
 from pairloc.localization.engine import learn_source, localize_target
+from pairloc.localization.known import KnownClasses
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.result import Localization
@@ -186,3 +187,81 @@ def test_invalid_arguments_are_reported(stores: Stores, tmp_path: Path) -> None:
     write_json(tmp_path / STATE, {})
     with pytest.raises(InputError, match="cannot be resumed from"):
         localize_target(store, store.dataset, learned, SETTINGS, checkpoint=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def knowing(stores: Stores) -> tuple[BagStore, Learned]:
+    """Return a target, and learned scores with a proposer that knows two of its classes and one that is not there."""
+    store, shown, learned = stores
+    features = [store.bag(bag).transfer[proposal] for bag, proposal in enumerate(shown.tolist())]
+    means = [
+        np.mean([f for f, tags in zip(features, store.dataset.tags, strict=True) if tags == (c,)], 0) for c in (0, 2)
+    ]
+    weight = torch.tensor(np.stack([np.zeros_like(means[0]), *means, -means[0]]), dtype=torch.float32)
+    names = ("Class 0", "class-2", "dog")
+    plain_terms = {"transfer score": (0.0, 1.0, 0.2)}
+    shared = plain_terms | {"known class": (-3.0, 1.0, -0.5), "doubt": (0.5, 0.5, 0.3)}
+    own = shared | {"own class": (-3.0, 1.0, 5.0)}
+    weighings = tuple(Weighing(terms=terms) for terms in (plain_terms, shared, own))
+    combination = Combination(learned_on="", weighings=weighings)
+    return store, replace(learned, combination=combination, known=KnownClasses(names, weight, torch.zeros(4)))
+
+
+def localized(store: BagStore, learned: Learned, *, tags_as_new: bool) -> tuple[Localization, list[str]]:
+    settings = plain_settings(rounds=0, unary={"combination": "learned", "tags_as_new": tags_as_new})
+    lines: list[str] = []
+    return localize_target(store, store.dataset, learned, settings, method="warm-up", log=lines.append), lines
+
+
+def test_the_log_names_the_tags_that_are_known_classes(knowing: tuple[BagStore, Learned]) -> None:
+    store, learned = knowing
+    line = "2 tags are classes that the weights know: class 0; class 2 (class-2)"
+    assert localized(store, learned, tags_as_new=False)[1].count(line) == 1
+    quiet = (
+        localized(store, learned, tags_as_new=True)[1],
+        localized(store, replace(learned, known=None), tags_as_new=False)[1],
+        localized(store, replace(learned, combination=None), tags_as_new=False)[1],
+    )
+    assert [line for lines in quiet for line in lines if "know" in line] == []
+    assert learned.known is not None
+    one = replace(learned, known=replace(learned.known, names=("cat", "CLASS 2", "dog")))
+    assert "1 tag is a class that the weights know: class 2" in localized(store, one, tags_as_new=False)[1]
+
+
+def test_tags_as_new_restores_the_scores_of_weights_that_know_no_tag(knowing: tuple[BagStore, Learned]) -> None:
+    """To the bit; a tag that is new anyway has the same scores either way."""
+    store, learned = knowing
+    assert learned.known is not None
+    strange = replace(learned, known=replace(learned.known, names=("cat", "bird", "dog")))
+    before, _ = localized(store, strange, tags_as_new=False)
+    restored, _ = localized(store, learned, tags_as_new=True)
+    assert same(before, restored)
+    assert all(map(torch.equal, before.state.gaps, restored.state.gaps))
+    known, _ = localized(store, learned, tags_as_new=False)
+    changed = [not torch.equal(*pair) for pair in zip(before.state.gaps, known.state.gaps, strict=True)]
+    assert changed == [True, False, True]
+
+
+def test_a_known_tag_is_explained_by_its_own_class(knowing: tuple[BagStore, Learned]) -> None:
+    store, learned = knowing
+    known, new = (localized(store, learned, tags_as_new=tags_as_new)[0] for tags_as_new in (False, True))
+    for image, label in zip(known.boxes.image.tolist(), known.boxes.label.tolist(), strict=True):
+        name = store.dataset.classes[label]
+        assert "own class" not in new.explain(image, name)
+        if label == 1:
+            assert known.explain(image, name) == new.explain(image, name)
+        else:
+            selected, other = known.explain(image, name)["own class"]
+            assert selected > other, image
+
+
+def test_weights_that_did_not_learn_to_use_known_tags_treat_them_as_new(knowing: tuple[BagStore, Learned]) -> None:
+    """Such as weights from before: they take a class from the known ones only if it speaks for the tag instead."""
+    store, learned = knowing
+    assert learned.combination is not None
+    plain_terms, shared, _ = learned.combination.weighings
+    before = replace(learned, combination=Combination(learned_on="", weighings=(plain_terms, shared)))
+    (one, lines), (other, quiet) = (localized(store, before, tags_as_new=tags_as_new) for tags_as_new in (False, True))
+    assert same(one, other)
+    assert all(map(torch.equal, one.state.gaps, other.state.gaps))
+    assert [line for line in lines + quiet if "know" in line] == []

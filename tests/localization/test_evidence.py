@@ -152,6 +152,46 @@ def test_the_other_tags_of_an_image_claim_its_proposals(known: tuple[ClassView, 
     assert TERMS["class score"].score(view, None) is None
 
 
+@pytest.mark.parametrize("own", range(4))
+def test_the_known_classes_are_the_own_one_and_the_others(known: tuple[ClassView, ClassScores], own: int) -> None:
+    view, _ = known
+    every = view.known
+    assert every is not None
+    assert view.own is None
+    of_the_tag = ClassView(replace(view.target, own=(own, None, None)), view.transfer, 0, view.settings)
+    others, itself = of_the_tag.known, of_the_tag.own
+    assert others is not None
+    assert itself is not None
+    assert torch.equal(others + itself[..., None] * torch.nn.functional.one_hot(torch.tensor(own), 4), every)
+    assert (others[..., own] == 0).all()
+    assert (itself > 0).all()
+    again, other_tag = view.known, ClassView(of_the_tag.target, view.transfer, 1, view.settings)
+    assert again is not None
+    assert torch.equal(every, again)  # the target is unchanged
+    former, now = ClassView(view.target, view.transfer, 1, view.settings).known, other_tag.known
+    assert former is not None
+    assert now is not None
+    assert torch.equal(former, now)
+    assert other_tag.own is None
+
+
+@torch.no_grad()
+def test_the_own_class_of_a_tag_is_a_term_for_it_alone(known: tuple[ClassView, ClassScores]) -> None:
+    """A proposal that shows only the tag's own class: no other known class, in no known class, and surely the tag."""
+    view, _ = known
+    assert view.target.known is not None
+    surely = view.target.known.clone()
+    surely[..., 2] = 0.9
+    target = replace(view.target, known=surely, own=(2, None, None))
+    found = lasting_terms(ClassView(target, view.transfer, 0, view.settings))
+    without = replace(view.target, known=surely * torch.tensor([1, 1, 0, 1]))
+    expected = lasting_terms(ClassView(without, view.transfer, 0, view.settings))
+    assert set(found.names) - set(expected.names) == {"own class"}
+    for name in expected.names:
+        torch.testing.assert_close(found.column(name), expected.column(name))
+    torch.testing.assert_close(found.column("own class"), torch.full_like(found.column("own class"), math.log(0.901)))
+
+
 def weighing(*names: str) -> Weighing:
     return Weighing(terms={name: (0.1 * i, 1.0 + i, 0.5 - i) for i, name in enumerate(names)})
 
@@ -187,7 +227,9 @@ def test_the_evidence_of_a_group_is_that_of_its_bags(known: tuple[ClassView, Cla
 def test_what_cannot_be_computed_is_left_out(tmp_path: Path, known: tuple[ClassView, ClassScores]) -> None:
     """One tag alone has no bags without it; without pair scores nothing recurs; imported boxes know no classes."""
     view, _ = known
-    assert set(lasting_terms(view).names) == {name for name, term in TERMS.items() if term.needs != "classes"}
+    assert set(lasting_terms(view).names) == {
+        name for name, term in TERMS.items() if term.needs not in ("classes", "own")
+    }
     alone, _ = planted_target(tmp_path / "s", classes=1, bags=8)
     names = lasting_terms(ClassView(alone, planted_scores(*planted_target(tmp_path / "t")), 0, plain_settings())).names
     assert "recurrence" in names

@@ -1,5 +1,6 @@
 """Learning on playing classes: the truth is read right, no class is judged by itself, and what is learned helps."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from pairloc.boxes import iou
 from pairloc.errors import InputError
 from pairloc.localization import playing
 from pairloc.localization.combination import Example, Weighing, fit_weighing
+from pairloc.localization.known import KnownClasses
 from pairloc.localization.learned import Learned
+from pairloc.localization.names import known_class
 from pairloc.localization.playing import Game, learn_evidence
 
 SETTINGS = plain_settings(
@@ -49,7 +52,7 @@ def test_no_class_is_judged_by_weights_that_were_learned_on_it(
     game: tuple[Game, Learned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each class marks its examples; a weighing remembers the marks that it was fitted to."""
-    played, learned = game
+    played, _ = game
     marks: list[set[int]] = []
     fit = fit_weighing
 
@@ -109,3 +112,66 @@ def test_objects_that_no_proposal_overlaps_teach_nothing(tmp_path: Path) -> None
     none = truth.where(np.zeros(len(truth), dtype=np.bool_))
     with pytest.raises(InputError, match="overlap no object"):
         learn_evidence([Game.of(store, (dataset, none), learned, SETTINGS)], SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def mixed(game: tuple[Game, Learned]) -> Game:
+    """Return a game in which the proposer was taught three of the eight classes, and one that is not there."""
+    played, learned = game
+    store = played.target.bags.store
+    features = np.stack([store.bag(bag).transfer[:, :] for bag in range(160)]).astype(np.float32)  # (N, B, d)
+    best = [overlap.argmax(dim=1).numpy() for overlap in played.overlap]
+    means = [features[bags.numpy(), best[label]].mean(axis=0) for label, bags in enumerate(played.target.positives)]
+    weight = np.stack([np.zeros(24), means[0], means[3], means[6], -means[0]]).astype(np.float32)
+    known = KnownClasses(("class 0", "class_3", "Class 6", "dog"), torch.from_numpy(weight), torch.zeros(5))
+    knowing = replace(learned, known=known)
+    probabilities = known.probabilities(played.target.bags)
+    own = tuple(known_class(name, known.names) for name in played.target.classes)
+    assert [label for label, index in enumerate(own) if index is not None] == [0, 3, 6]
+    return Game(replace(played.target, known=probabilities, own=own), played.overlap, knowing)
+
+
+def test_known_tags_teach_the_weights_of_known_tags_and_new_ones_those_of_new_tags(mixed: Game) -> None:
+    entries = playing._played(mixed, SETTINGS)
+    known, new = ([entry for entry in entries if (entry.view.own is not None) == kind] for kind in (True, False))
+    assert (len(known), len(new)) == (3, 5)
+    together, of_known, of_new = (
+        playing._weighings(some, playing._MISSING, with_classes=False) for some in (entries, known, new)
+    )
+    assert sum("own class" in weighing.terms for weighing in together) == len(of_known) == 3
+    assert [weighing for weighing in together if "own class" in weighing.terms] == list(of_known)
+    assert [weighing for weighing in together if "own class" not in weighing.terms] == list(of_new)
+    assert len(of_new) == 6
+    assert len({frozenset(weighing.terms) for weighing in together}) == 9
+
+
+def test_the_own_class_of_a_known_tag_is_learned_to_speak_for_it(mixed: Game) -> None:
+    combination, _ = learn_evidence([mixed], SETTINGS)
+    entries = {entry.name: entry.terms for entry in playing._played(mixed, SETTINGS)}
+    for with_classes in ((), ("class score", "other tag")):
+        used = combination.weighing((*entries["class 3"].names, *with_classes))
+        assert used is not None
+        assert used.terms["own class"][2] > 0.5
+        assert set(used.terms) == {*entries["class 3"].names, *with_classes}
+        other = combination.weighing((*entries["class 1"].names, *with_classes))
+        assert other is not None
+        assert set(other.terms) == set(used.terms) - {"own class"}
+
+
+def test_without_known_tags_there_is_nothing_to_learn_about_them(game: tuple[Game, Learned]) -> None:
+    played, _ = game
+    combination, _ = learn_evidence([played], SETTINGS)
+    assert len(combination.weighings) == 12
+    assert all("own class" not in weighing.terms for weighing in combination.weighings)
+    assert not combination.weighs("own class")
+
+
+def test_the_only_known_tag_is_judged_by_the_weights_of_new_tags(game: tuple[Game, Learned], tmp_path: Path) -> None:
+    """While it is held out no known tag teaches, and the new tags of the other game have terms that it lacks."""
+    played, learned = game
+    store, shown = planted_store(tmp_path / "s", classes=1, bags=20, d=24, noise=1.2)
+    alone = Game.of(store, planted_truth(store, shown), learned, SETTINGS)
+    probabilities = torch.rand(20, alone.target.bags.size, 2, generator=torch.Generator().manual_seed(0))
+    known = replace(alone, target=replace(alone.target, classes=("dog",), known=probabilities, own=(1,)))
+    combination, _ = learn_evidence([known, played], SETTINGS)
+    assert sum("own class" in weighing.terms for weighing in combination.weighings) == 6

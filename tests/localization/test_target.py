@@ -11,6 +11,7 @@ from pairloc.bags.tensors import Bags
 from pairloc.datasets.dataset import Dataset
 from pairloc.errors import InputError
 from pairloc.localization.functions import TransferScores
+from pairloc.localization.known import KnownClasses
 from pairloc.localization.target import Target, fold_of_bags
 
 Planted = tuple[Target, np.ndarray, TransferScores]
@@ -70,3 +71,31 @@ def test_a_target_without_tags_is_refused(tmp_path: Path) -> None:
     none = Dataset(store.dataset.images, store.dataset.classes, ((),) * len(store))
     with pytest.raises(InputError, match="no image of the target has a tag"):
         Target.of(bags, lambda: bags, none)
+
+
+def known_classes(*names: str, d: int = 12) -> KnownClasses:
+    generator = torch.Generator().manual_seed(0)
+    return KnownClasses(names, torch.randn(len(names) + 1, d, generator=generator), torch.zeros(len(names) + 1))
+
+
+def test_a_tag_is_a_known_class_by_name_unless_all_are_new(tmp_path: Path) -> None:
+    store, _ = planted_store(tmp_path / "s")  # class 0, class 1, class 2
+    bags = Bags(store, plain("transfer"))
+    known = known_classes("dog", "Class-2", "class 0")
+    made = Target.of(bags, lambda: bags, store.dataset, known)
+    assert made.own == (2, None, 1)
+    new = Target.of(bags, lambda: bags, store.dataset, known, tags_as_new=True)
+    assert new.own == ()
+    assert made.known is not None
+    assert new.known is not None
+    assert torch.equal(made.known, new.known)
+
+
+def test_without_known_classes_no_tag_is_known(tmp_path: Path) -> None:
+    """A class-agnostic proposer names none, and the layer of another network does not fit imported features."""
+    store, _ = planted_store(tmp_path / "s")
+    bags = Bags(store, plain("transfer"))
+    for known in (None, known_classes("class 0", "class 1", d=7)):
+        made = Target.of(bags, lambda: bags, store.dataset, known)
+        assert made.known is None
+        assert made.own == ()

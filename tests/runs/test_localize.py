@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from pairloc.datasets.dataset import Image as DatasetImage
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError
 from pairloc.formats.reading import read, read_boxes
+from pairloc.localization.combination import Combination, Weighing
 from pairloc.localization.explained import read_explanations
 from pairloc.runs.localize import localize, localize_settings, warning_of
 from pairloc.runs.sealing import broken
@@ -156,6 +158,31 @@ def test_a_confidence_is_between_0_and_1(tmp_path: Path, least: str) -> None:
     )
     assert answer.status == 2
     assert "--min-confidence" in answer.text
+
+
+def test_tags_that_the_weights_know_are_named_unless_all_are_new(images_folder: Path, tmp_path: Path) -> None:
+    weights = Path(shutil.copytree(weights_folder(PACKAGED), tmp_path / "weights"))
+    combination = Combination.load(weights / "evidence")
+    assert combination is not None
+    own = [Weighing(terms=entry.terms | {"own class": (-3.0, 1.5, 2.0)}) for entry in combination.weighings]
+    combination.model_copy(update={"weighings": (*combination.weighings, *own)}).save(weights / "evidence")
+    dataset = read(images_folder / "target_tags.csv")
+    rows = [f"{image.file},{('person', 'Horses', 'TVs', 'dog')[n % 4]}" for n, image in enumerate(dataset.images)]
+    (tmp_path / "tags.csv").write_text("image,labels\n" + "\n".join(rows) + "\n")
+    command = [
+        "localize", images_folder / "images", "--tags", tmp_path / "tags.csv", "--rounds", 0, "--device", "cpu",
+        "--weights", weights,
+    ]  # fmt: skip
+    said = {}
+    for flags in ((), ("--tags-as-new",)):
+        answer = call(*command, "--out", tmp_path / f"out{len(flags)}", *flags)
+        assert answer.status == 0, answer.text
+        said[flags] = [line for line in answer.text.splitlines() if "know" in line]
+        config = json.loads((tmp_path / f"out{len(flags)}" / "config.json").read_text())
+        assert config["settings"]["localization"]["unary"]["tags_as_new"] == bool(flags)
+    (line,) = said[()]
+    assert line.endswith("3 tags are classes that the weights know: person; Horses (horse); TVs (tv)")
+    assert said[("--tags-as-new",)] == []
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,10 @@ def localize(
             "--min-confidence", min=0, max=1, help="Leave out boxes of lower confidence and list them in a table."
         ),
     ] = 0.0,
+    tags_as_new: Annotated[
+        bool,
+        typer.Option("--tags-as-new", help="Treat tags that the weights know by name, such as person, as new to them."),
+    ] = False,
     weights: Annotated[
         str, typer.Option("--weights", help="Weights to use: those of the package, or the folder of a run.")
     ] = "coco63",
@@ -103,8 +107,9 @@ def localize(
 
     start, chosen = time.perf_counter(), choose_device(device)
     settings = localize_settings(
-        images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, format=format, device=chosen,
-        workers=workers_of(workers, chosen), processes=processes, seed=seed, min_confidence=min_confidence,
+        images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, tags_as_new=tags_as_new, format=format,
+        device=chosen, workers=workers_of(workers, chosen), processes=processes, seed=seed,
+        min_confidence=min_confidence,
     )  # fmt: skip
     finished = run_localize(settings, out, chosen)
     print(f"{len(finished.target)} images in {time.perf_counter() - start:.0f} s")

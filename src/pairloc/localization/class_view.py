@@ -58,8 +58,24 @@ class ClassView:
 
     @property
     def known(self) -> Tensor | None:
-        """Probabilities of the known classes, (M, B, C), if there are any."""
-        return None if self.target.known is None else self.target.known[self.rows].float()
+        """Probabilities of the known classes, (M, B, K), zero for the one that the tag is; None if there are none."""
+        if self.target.known is None:
+            return None
+        known = self.target.known[self.rows].float()  # a copy
+        if self._own is not None:
+            known[..., self._own] = 0.0
+        return known
+
+    @property
+    def own(self) -> Tensor | None:
+        """Probability of the known class that the tag is, (M, B); None if it is new."""
+        if self.target.known is None or self._own is None:
+            return None
+        return self.target.known[self.rows][..., self._own].float()
+
+    @property
+    def _own(self) -> int | None:
+        return self.target.own[self.label] if self.target.own else None
 
     @cached_property
     def recurrence(self) -> Tensor | None:

@@ -60,6 +60,10 @@ class Combination(BaseModel):
         fitting = [entry for entry in self.weighings if set(entry.terms) <= set(available)]
         return max(fitting, key=lambda entry: len(entry.terms)) if fitting else None
 
+    def weighs(self, name: str) -> bool:
+        """Return whether a term has a weight, alone or with others."""
+        return any(name in entry.terms for entry in self.weighings)
+
     def save(self, folder: Path) -> None:
         """Write the combination into a folder."""
         write_json(folder / FILE, self.model_dump(), indent=1)

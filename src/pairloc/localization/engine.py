@@ -18,6 +18,7 @@ from pairloc.inference.class_problem import ClassProblem
 from pairloc.localization.alternate import Log, silent
 from pairloc.localization.baselines.source_classifiers import fit_classifiers
 from pairloc.localization.class_view import ClassView
+from pairloc.localization.evidence import OWN_CLASS
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, Session, check_method
 from pairloc.localization.result import Localization
@@ -120,8 +121,8 @@ def localize_target(
     seed: int = getattr(settings, "seed", 0)
     combines = learned.combination is not None and isinstance(settings, LocalizationSettings)
     target = Target.from_store(
-        bags, tags, learned.scores, features, known=learned.known if combines else None, indices=indices,
-        device=device, memory=memory, seed=seed,
+        bags, tags, learned.scores, features, known=learned.known if combines else None,
+        tags_as_new=not _recognises_tags(learned, settings), indices=indices, device=device, memory=memory, seed=seed,
     )  # fmt: skip
     session = Session(target, learned, executor or Serial(), log, checkpoint)
     outcome = METHODS[method].recipe(session, settings)
@@ -134,3 +135,12 @@ def localize_target(
         lowered, sharing = share_confidence(target.positives, tuple(boxes), outcome.confidence)
         outcome = replace(outcome, confidence=lowered)
     return Localization.of(tags, target, outcome, tuple(boxes), sharing)
+
+
+def _recognises_tags(learned: Learned, settings: Settings) -> bool:
+    """Whether a tag that is a known class has that class as evidence for it: if wanted, and if its weight was learned.
+
+    Without that weight, taking the class from the known ones would only take away what speaks for the right box.
+    """
+    wanted = isinstance(settings, LocalizationSettings) and not settings.unary.tags_as_new
+    return wanted and learned.combination is not None and learned.combination.weighs(OWN_CLASS)

@@ -23,6 +23,7 @@ from pairloc.localization.functions import ClassScores
 if TYPE_CHECKING:
     from pairloc.localization.class_view import ClassView
 
+OWN_CLASS = "own class"
 _FLOOR = 1e-3  # probability added before a logarithm
 _NEAR_IOU = 0.4  # proposals with a higher IoU are neighbours
 _BORDER = 0.02  # a side this close to the border, as a fraction of the image, touches it
@@ -44,9 +45,15 @@ def objectness(view: "ClassView", class_scores: ClassScores | None) -> Tensor:
 
 
 def known_class(view: "ClassView", class_scores: ClassScores | None) -> Tensor | None:
-    """How sure the proposer is of the best class it was taught, as a logarithm: evidence against a new tag."""
+    """How sure the proposer is of the best other class it was taught, as a logarithm: evidence against the tag."""
     known = view.known
     return None if known is None else (known.amax(dim=2) + _FLOOR).log()
+
+
+def own_class(view: "ClassView", class_scores: ClassScores | None) -> Tensor | None:
+    """How sure the proposer is of the known class that the tag is, as a logarithm; None for a new tag."""
+    own = view.own
+    return None if own is None else (own + _FLOOR).log()
 
 
 def doubt(view: "ClassView", class_scores: ClassScores | None) -> Tensor | None:
@@ -148,13 +155,16 @@ class Term:
     """A term: its function, whether it changes with the class scores, and what it is computed from."""
 
     score: Score
-    needs: str = ""  # "pairs": other bags; "negatives": bags without the tag; "known": known classes; "classes": scores
+    # "pairs": other bags; "negatives": bags without the tag; "known": known classes; "own": a known class that the tag
+    # is; "classes": class scores
+    needs: str = ""
 
 
 TERMS: dict[str, Term] = {
     "transfer score": Term(transfer_score),
     "objectness": Term(objectness),
     "known class": Term(known_class, "known"),
+    OWN_CLASS: Term(own_class, "own"),
     "doubt": Term(doubt, "known"),
     "inside a known class": Term(inside_known, "known"),
     "recurrence": Term(_recurrence(0), "pairs"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pairloc.errors import InputError
+from pairloc.errors import InputError, abbreviated
 from pairloc.executors import Executor
 from pairloc.localization.alternate import Alternation, Log, State
 from pairloc.localization.baselines.deselaers import deselaers
@@ -75,8 +75,25 @@ def gather_evidence(
     if session.learned.combination is None:
         session.log("these weights have no learned combination of evidence, so scores are mixed as in the paper")
         return None
+    if line := known_tags(session.target, session.learned):
+        session.log(line)
     task = GatherEvidence(session.target, session.learned, settings, energy)
     return tuple(session.executor.map(task, range(len(session.target.classes))))
+
+
+def known_tags(target: Target, learned: Learned) -> str:
+    """Say which tags are known classes, and which class a tag is that is called otherwise; empty if all are new."""
+    if learned.known is None:
+        return ""
+    tags = []
+    for tag, own in zip(target.classes, target.own, strict=False):  # `own` is empty if all are new
+        if own is not None:
+            name = learned.known.names[own]
+            tags.append(tag if tag.casefold() == name.casefold() else f"{tag} ({name})")
+    if not tags:
+        return ""
+    what = "1 tag is a class" if len(tags) == 1 else f"{len(tags)} tags are classes"
+    return f"{what} that the weights know: {abbreviated(tags)}"
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,11 @@ from pairloc.settings import LocalizationSettings
 _MEMORY = 8 << 30  # limit of the features of a game kept in memory, in bytes
 _ALPHA = 0.3  # of 0.1, 0.3 and 1 the best on playing classes (docs/experiments/evidence.md)
 _PARTS = 6  # the playing classes are divided into this many parts, each judged by weights learned on the others
-# What may be missing: pair scores, and with them what recurs elsewhere; bags without the tag; known classes.
+# What may be missing: pair scores, and with them what recurs elsewhere; bags without the tag; known classes. A tag that
+# is new has no known class of its own.
+_MISSING_OF_KNOWN = ((), ("negatives",), ("pairs", "negatives"))
 _MISSING = (
-    (), ("negatives",), ("pairs", "negatives"), ("known",), ("known", "negatives"), ("known", "pairs", "negatives"),
+    *((*missing, *others, "own") for others in ((), ("known",)) for missing in _MISSING_OF_KNOWN), *_MISSING_OF_KNOWN,
 )  # fmt: skip
 
 
@@ -61,8 +63,8 @@ class Game:
         tags = bags.dataset if indices is None else bags.dataset.subset(indices)
         learned = learned.to(device)
         target = Target.from_store(
-            bags, tags, learned.scores, settings.features, known=learned.known, indices=indices, device=device,
-            memory=memory, seed=settings.seed,
+            bags, tags, learned.scores, settings.features, known=learned.known,
+            tags_as_new=settings.unary.tags_as_new, indices=indices, device=device, memory=memory, seed=settings.seed,
         )  # fmt: skip
         images = truth[0].indices_of(tags)
         overlap = []
@@ -127,7 +129,8 @@ def learn_evidence(
     log(f"{len(everything)} playing classes, {sum(len(entry.overlap) for entry in everything)} tags")
     names = sorted({entry.name for entry in everything})
     parts = [names[part::_PARTS] for part in range(min(_PARTS, len(names)))]
-    present = sorted({entry.missing for entry in everything})  # the patterns that these games need
+    # The patterns that these games need. Where the only known tag is held out, weights of new tags judge it.
+    present = sorted({tuple(sorted({*entry.missing, *own})) for entry in everything for own in ((), ("own",))})
     judges = _judges(parts, lambda held: _weighings(_without(everything, held), present, with_classes=False))
     loops = [_Loop.of(played, settings, judges) for played in first]
     states = [loop.retrained() for loop in loops]
@@ -228,12 +231,13 @@ def _held_out_terms(entry: _Played, state: State) -> Terms:
 def _weighings(
     played: list[_Played], patterns: Sequence[tuple[str, ...]], *, with_classes: bool
 ) -> tuple[Weighing, ...]:
-    """Fit one weighing for every pattern of missing terms."""
+    """Fit one weighing for every pattern of missing terms: new tags teach those of new tags, known ones the others."""
     fitted = []
     for missing in patterns:
         absent = {*missing, *(() if with_classes else ("classes",))}
         names = [name for name, term in TERMS.items() if term.needs not in absent]
-        fitted.append(fit_weighing([entry.example(names) for entry in played], names))
+        teachers = [entry for entry in played if ("own" in entry.missing) == ("own" in absent)]
+        fitted.append(fit_weighing([entry.example(names) for entry in teachers], names))
     weighings = tuple(entry for entry in fitted if entry is not None)
     if not weighings:
         raise InputError("the proposals overlap no object of the playing classes, so no evidence can be weighed")

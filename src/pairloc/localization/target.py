@@ -15,6 +15,7 @@ from pairloc.datasets.folds import folds
 from pairloc.errors import InputError
 from pairloc.localization.functions import TransferScores
 from pairloc.localization.known import KnownClasses
+from pairloc.localization.names import known_class
 from pairloc.settings import FeatureSettings
 
 Selection = tuple[Tensor, ...]  # for every class (M,): index of the selected proposal of each positive bag
@@ -29,14 +30,22 @@ class Target:
     positives: tuple[Tensor, ...]  # for every class (M,): its tagged bags that have proposals, ascending
     tagged: Tensor  # (N, C)
     read_class_bags: Callable[[], Bags]
-    known: Tensor | None = None  # (N, B, C) probabilities of the known classes, if the proposer names classes
+    known: Tensor | None = None  # (N, B, K) probabilities of the known classes, if the proposer names classes
+    own: tuple[int | None, ...] = ()  # for every class the known class that it is by name; empty if none is
 
     @classmethod
     def of(
-        cls, bags: Bags, read_class_bags: Callable[[], Bags], tags: Dataset, known: KnownClasses | None = None
+        cls,
+        bags: Bags,
+        read_class_bags: Callable[[], Bags],
+        tags: Dataset,
+        known: KnownClasses | None = None,
+        *,
+        tags_as_new: bool = False,
     ) -> "Target":
         """Combine N bags with the tags of a data set that has the same images in the same order.
 
+        A tag with the name of a known class is that class, unless `tags_as_new` says that all are new (`names.py`).
         Raises an InputError if no image has a tag.
         """
         tagged = torch.zeros(bags.count, len(tags.classes), dtype=torch.bool)
@@ -47,7 +56,10 @@ class Target:
         filled = bags.valid.any(dim=1).cpu()
         positives = tuple(torch.nonzero(column & filled)[:, 0] for column in tagged.T)
         probabilities = None if known is None else known.probabilities(bags)
-        return cls(bags, tags.classes, positives, tagged, read_class_bags, probabilities)
+        own: tuple[int | None, ...] = ()
+        if known is not None and probabilities is not None and not tags_as_new:
+            own = tuple(known_class(name, known.names) for name in tags.classes)
+        return cls(bags, tags.classes, positives, tagged, read_class_bags, probabilities, own)
 
     @classmethod
     def from_store(
@@ -58,6 +70,7 @@ class Target:
         features: FeatureSettings,
         *,
         known: KnownClasses | None = None,
+        tags_as_new: bool = False,
         indices: Sequence[int] | None = None,
         device: str | torch.device = "cpu",
         memory: int = 8 << 30,
@@ -65,11 +78,12 @@ class Target:
     ) -> "Target":
         """Read the bags of a store, or those at `indices`, with the features of transfer and class scores.
 
-        If the proposer's `known` classes are given, their probabilities are computed from its features.
+        If the proposer's `known` classes are given, their probabilities are computed from its features, and a tag with
+        the name of one is that class, unless `tags_as_new`.
         """
         read = partial(Bags, store, indices=indices, device=device, memory=memory)
         transfer_bags = read(scores.settings.features, reduction=scores.reduction)
-        return cls.of(transfer_bags, partial(read, features, seed=seed), tags, known)
+        return cls.of(transfer_bags, partial(read, features, seed=seed), tags, known, tags_as_new=tags_as_new)
 
     @cached_property
     def class_bags(self) -> Bags:

@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from pairloc.datasets.building import images_below
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.errors import InputError
+from pairloc.errors import InputError, abbreviated
 from pairloc.formats.reading import read_boxes
 from pairloc.io import first_problem
 from pairloc.runs.run import Log, Run
-from pairloc.runs.stages import BOXES, abbreviated
+from pairloc.runs.stages import BOXES
 from pairloc.settings import RunSettings
 from pairloc.weights import PACKAGED, extract_of, localization_of
 
@@ -26,6 +26,7 @@ def localize_settings(
     weights: str = PACKAGED,
     rounds: int | None = None,
     fine_tune: bool = False,
+    tags_as_new: bool = False,
     format: str = "auto",
     device: str = "auto",
     workers: int = 0,
@@ -41,6 +42,8 @@ def localize_settings(
     localization: dict[str, Any] = localization_of(weights).model_dump()
     seed = localization["seed"] if seed is None else seed
     folder = weights if weights == PACKAGED else str(Path(weights).resolve())  # the same from any working folder
+    if tags_as_new:
+        localization["unary"]["tags_as_new"] = True
     localization |= {"seed": seed} | ({} if rounds is None else {"rounds": rounds})
     try:
         return RunSettings.model_validate(

@@ -14,7 +14,7 @@ from pairloc.curation.drawings import SOURCE, TARGET
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.detector.backbones import check_pretrained
-from pairloc.errors import InputError
+from pairloc.errors import InputError, abbreviated
 from pairloc.evaluation.table import Evaluation
 from pairloc.executors import Executor, executor
 from pairloc.formats.reading import read, read_annotated
@@ -27,7 +27,6 @@ from pairloc.platform import learning_device
 from pairloc.runs import runner
 from pairloc.runs.registry import check_names, stages_of
 from pairloc.runs.stage import Stage
-from pairloc.runs.stages import abbreviated
 from pairloc.settings import RunSettings
 from pairloc.weights import weights_folder
 

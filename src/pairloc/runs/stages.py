@@ -53,7 +53,6 @@ TITLES = {
     "evaluation": "evaluating",
     "report": "writing the report",
 }  # all other stages are methods; see `title_of`
-_MAX_NAMES = 10  # maximum number of names in a message
 
 
 def title_of(stage: str, settings: RunSettings) -> str:
@@ -247,12 +246,6 @@ def left_out(run: "Run") -> tuple[int, int]:
         return 0, 0
     _, boxes = read_boxes(run.folder / run.result_method / BOXES)
     return int((boxes.score < run.settings.min_confidence).sum()), len(boxes)
-
-
-def abbreviated(names: Sequence[str]) -> str:
-    """Join the first names of a list and count the others."""
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return "; ".join(names[:_MAX_NAMES]) + more
 
 
 @contextmanager

@@ -76,6 +76,9 @@ class ClassUnarySettings(Settings):
         default=3.0, ge=0, description="Penalty per fraction of the image that a proposal covers beyond one half."
     )
     max_area: float = Field(default=0.9, gt=0, le=1, description="Maximum fraction of the image that a box may cover.")
+    tags_as_new: bool = Field(
+        default=False, description="Treat tags that the weights know by name as new; with learned evidence only."
+    )
 
 
 class ClassTrainingSettings(TrainingSettings):
