@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pairloc.errors import InputError
+from pairloc.localization import combination
 from pairloc.localization.combination import Combination, Example, Weighing, contributions, fit_weighing
 
 NAMES = ("a", "b", "c")
@@ -25,6 +26,42 @@ def test_fitting_recovers_the_weights_that_drew_the_bags() -> None:
     assert fitted is not None
     found = torch.tensor([weight / std for _, std, weight in fitted.terms.values()])
     torch.testing.assert_close(found, weights, atol=0.08, rtol=0)
+
+
+def test_fitting_recovers_products_that_drew_the_bags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight of "a" rises with "b"; a fit without products cannot say so."""
+    monkeypatch.setattr(combination, "_DECAY", 1e-5)
+    generator = torch.Generator().manual_seed(3)
+    terms = torch.randn(6000, 6, 3, generator=generator)
+    scores = terms[..., 0] + 0.8 * terms[..., 0] * terms[..., 1]
+    right = torch.multinomial(torch.softmax(scores, dim=1), 1, generator=generator)
+    example = Example(terms, torch.zeros(6000, 6).scatter(1, right, 0.9))
+    fitted, plain = (fit_weighing([example], NAMES, products=products) for products in (True, False))
+    assert fitted is not None
+    assert plain is not None
+    assert not plain.products
+    assert fitted.products[1][0] == pytest.approx(0.8, abs=0.12)
+    others = [fitted.products[i][j] for i in range(3) for j in range(i + 1) if (i, j) != (1, 0)]
+    assert others == pytest.approx([0.0] * 5, abs=0.08)
+    score = contributions(fitted, NAMES, terms).sum(dim=2)
+    assert float(torch.corrcoef(torch.stack([score.flatten(), scores.flatten()]))[0, 1]) > 0.98
+
+
+def test_contributions_sum_to_the_quadratic_form_whatever_terms_are_there() -> None:
+    generator = torch.Generator().manual_seed(0)
+    triangle = tuple(tuple(torch.randn(i + 1, generator=generator).tolist()) for i in range(3))
+    weighing = Weighing(terms=dict.fromkeys(NAMES, (0.1, 2.0, 0.5)), products=triangle)
+    terms = torch.randn(4, 5, 4, generator=generator)
+    names = ("c", "x", "a", "b")  # another order, and a term that has no weight
+    parts = contributions(weighing, names, terms)
+    z = {name: (terms[..., i] - 0.1) / 2.0 for i, name in enumerate(names)}
+    expected = sum(0.5 * z[name] for name in NAMES) + sum(
+        triangle[i][j] * z[NAMES[i]] * z[NAMES[j]] for i in range(3) for j in range(i + 1)
+    )
+    torch.testing.assert_close(parts.sum(dim=2), expected)
+    assert bool((parts[..., 1] == 0).all())
+    with pytest.raises(ValueError, match="triangle"):
+        Weighing(terms=dict.fromkeys(NAMES, (0.0, 1.0, 0.5)), products=((1.0,), (1.0,)))
 
 
 def test_every_class_counts_the_same_whatever_its_size() -> None:

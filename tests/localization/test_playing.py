@@ -56,9 +56,9 @@ def test_no_class_is_judged_by_weights_that_were_learned_on_it(
     marks: list[set[int]] = []
     fit = fit_weighing
 
-    def marked(examples: list[Example], names: list[str]) -> Weighing | None:
+    def marked(examples: list[Example], names: list[str], *, products: bool) -> Weighing | None:
         marks.append({int((example.overlap > 0.5).float().mean() * 1e6) for example in examples})
-        return fit(examples, names)
+        return fit(examples, names, products=products)
 
     monkeypatch.setattr(playing, "fit_weighing", marked)
     judges = {}

@@ -18,7 +18,7 @@ from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.errors import InputError
 from pairloc.localization.alternate import Alternation, Log, State, silent
 from pairloc.localization.class_view import ClassView
-from pairloc.localization.combination import REWARDS, Combination, Example, Weighing, fit_weighing
+from pairloc.localization.combination import MIN_CLASSES, REWARDS, Combination, Example, Weighing, fit_weighing
 from pairloc.localization.confidence import Calibration, agreement, evidence_signals, plain_signals
 from pairloc.localization.evidence import TERMS, Evidence, Terms, all_terms, lasting_terms
 from pairloc.localization.learned import Learned
@@ -237,7 +237,8 @@ def _weighings(
         absent = {*missing, *(() if with_classes else ("classes",))}
         names = [name for name, term in TERMS.items() if term.needs not in absent]
         teachers = [entry for entry in played if ("own" in entry.missing) == ("own" in absent)]
-        fitted.append(fit_weighing([entry.example(names) for entry in teachers], names))
+        products = len({entry.name for entry in teachers}) >= MIN_CLASSES
+        fitted.append(fit_weighing([entry.example(names) for entry in teachers], names, products=products))
     weighings = tuple(entry for entry in fitted if entry is not None)
     if not weighings:
         raise InputError("the proposals overlap no object of the playing classes, so no evidence can be weighed")
