@@ -78,7 +78,7 @@ def learn(options: argparse.Namespace, settings: LocalizationSettings) -> None:
     for folder in options.unlike:
         other = bags_of(read(named(folder, "target_tags"), images=folder), options.weights, options.out / folder.name)
         unlike.append(Game.of(other, read_annotated(named(folder, "target_truth")), learned, settings))
-    combination, calibration = learn_evidence(games, learned, settings, unlike=unlike, log=print)
+    combination, calibration = learn_evidence(games, settings, unlike=unlike, log=print)
     combination.save(options.out / "evidence")
     calibration.save(options.out / "calibration")
 

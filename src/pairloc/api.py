@@ -8,14 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pairloc.bags.extract import extract
 from pairloc.bags.features import check_class_features
-from pairloc.bags.store import BagStore
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.detector.backbones import check_backbone, check_pretrained
 from pairloc.detector.model import Proposer
-from pairloc.detector.training import for_transfer, train
 from pairloc.errors import InputError, shown
 from pairloc.evaluation.corloc import CorLoc, corloc, localized
 from pairloc.evaluation.table import align
@@ -23,14 +20,15 @@ from pairloc.executors import executor
 from pairloc.formats.reading import read_annotated
 from pairloc.io import claim_folder, write_json
 from pairloc.localization.calibration import calibrate
-from pairloc.localization.engine import learn_source, localize_target
+from pairloc.localization.engine import localize_target
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.localization.result import Localization
 from pairloc.platform import choose_device, learning_device
+from pairloc.runs.evidence import evidence_of_source
+from pairloc.runs.learning import AGNOSTIC, Teacher
 from pairloc.runs.registry import check_learning
-from pairloc.runs.stages import AGNOSTIC
-from pairloc.settings import ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
+from pairloc.settings import EvidenceSettings, ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
 from pairloc.weights import EXTRACT, PACKAGED, SETTINGS, extract_of, localization_of, weights_folder
 
 ImageTags = str | Sequence[str]  # one tag, or several
@@ -45,7 +43,8 @@ class Localizer:
 
     Parameters
     ----------
-    proposer, extract, transfer, localization : settings of the four steps, for `fit`; by default the recommended ones
+    proposer, extract, transfer, evidence, localization : settings of the steps, for `fit`; by default the recommended
+        ones
     device : "auto", "cpu", "cuda" or "mps"; "auto" uses a GPU if there is one
     processes : number of processes that share the learning on a CPU; the result does not depend on it
 
@@ -71,6 +70,7 @@ class Localizer:
         proposer: ProposerSettings | None = None,
         extract: ExtractSettings | None = None,
         transfer: TransferSettings | None = None,
+        evidence: EvidenceSettings | None = None,
         localization: LocalizationSettings | None = None,
         device: str = "auto",
         processes: int = 1,
@@ -78,6 +78,7 @@ class Localizer:
         self.proposer = proposer or ProposerSettings()
         self.extract = extract or ExtractSettings(unreadable="skip")
         self.transfer = transfer or TransferSettings()
+        self.evidence = evidence or EvidenceSettings()
         self.localization = localization or LocalizationSettings()
         self.device, self.processes = choose_device(device), processes
         if not isinstance(processes, int) or processes < 1:
@@ -92,7 +93,8 @@ class Localizer:
     def fit(self, source: str | Path | tuple[Dataset, GroundTruth], *, images: str | Path | None = None) -> "Localizer":
         """Learn from a source: what an object looks like, and when two boxes show the same kind of thing.
 
-        Trains a detector, so it takes minutes to hours, depending on the number of images and on the device.
+        Trains a detector, and another one without some of the classes to learn how much each piece of evidence counts,
+        so it takes minutes to hours, depending on the number of images and on the device.
 
         Parameters
         ----------
@@ -117,14 +119,18 @@ class Localizer:
         truth = source if isinstance(source, tuple) else read_annotated(source, images=images)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            self._proposer = train(*truth, self.proposer, folder / "proposer", device=self.device)
-            if self.extract.agnostic_boxes:
-                agnostic = self.proposer.model_copy(update={"class_agnostic": True})
-                self._box_proposer = train(*truth, agnostic, folder / AGNOSTIC, device=self.device)
-            chosen = truth[0].subset(for_transfer(*truth, self.proposer, self.transfer.images))
-            bags = self._extract(chosen, folder)
-            learned = learn_source(bags, truth, self.transfer, device=learning_device(self.device))
-            curve = calibrate(bags, truth, self.transfer, self.localization, device=learning_device(self.device))
+            teacher = self._teacher()
+            self._proposer, self._box_proposer = teacher.train(truth, folder)
+            bags = teacher.source_bags(truth, folder, folder / "bags")
+            learned, curve = teacher.scores(truth, bags, folder), None
+            if self.localization.unary.combination == "learned":
+                combination, curve = evidence_of_source(
+                    truth, self.evidence, teacher, self.localization, folder / "evidence", teacher.log
+                )
+                learned = replace(learned, combination=combination)
+            if curve is None:
+                device = learning_device(self.device)
+                curve = calibrate(bags, truth, self.transfer, self.localization, device=device)
             self._learned = learned.calibrated(curve)
         return self
 
@@ -161,7 +167,7 @@ class Localizer:
             proposer.save(folder / "proposer")
             if self._box_proposer is not None:
                 self._box_proposer.save(folder / AGNOSTIC)
-            bags = self._extract(dataset, folder)
+            bags = self._teacher().bags(dataset, folder, folder / "bags")
             workers = executor(self.processes if self.device == "cpu" else 1)
             return localize_target(
                 bags, dataset, learned, self.localization, method=method,
@@ -252,12 +258,8 @@ class Localizer:
             localizer._box_proposer = Proposer.load(path / AGNOSTIC)
         return localizer
 
-    def _extract(self, dataset: Dataset, folder: Path) -> BagStore:
-        """Extract bags into a folder with the proposers, as a run does."""
-        features = folder / "proposer"
-        boxes = folder / AGNOSTIC if self.extract.agnostic_boxes else features
-        extract(dataset, boxes, folder / "bags", self.extract, features_folder=features, device=self.device)
-        return BagStore(folder / "bags")
+    def _teacher(self) -> Teacher:
+        return Teacher(self.proposer, self.extract, self.transfer, self.device)
 
     def _fitted(self) -> tuple[Proposer, Learned]:
         if self._proposer is None or self._learned is None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from pairloc.boxes import Bools, Floats
+from pairloc.boxes import Bools, Floats, Ints
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.errors import InputError
@@ -98,6 +98,56 @@ def split_play(train: Annotated, val: Annotated | None = None) -> Split:
         source=restrict(dataset, truth, is_train & has_taught, taught),
         target=restrict(dataset, truth, has_playing & np.where(is_train, ~others, ~has_target), playing),
     )
+
+
+@dataclass(frozen=True)
+class PlayingSplit:
+    """A source without some of its classes, which play the target, and which of the playing images are cluttered."""
+
+    source: Annotated
+    target: Annotated
+    cluttered: Bools  # (images of the target,)
+
+
+def split_playing(
+    annotated: Annotated, playing: Sequence[int], images: int, generator: np.random.Generator
+) -> PlayingSplit:
+    """Let some classes of a source, `playing`, play the target, by the rule of the COCO protocol.
+
+    Images that show playing classes alone are clean. Of those that show other classes too at most a fifth of all images
+    is held aside: they are cluttered. The others remain source images, without boxes of the playing classes. Each kind
+    gets about half of the `images`, with about as many of every class. A single class gets as many images without it,
+    which are held aside too and have no tag.
+    """
+    dataset, truth = annotated
+    others, shown = _class_masks(dataset, playing)
+    clean = _balanced(dataset, np.flatnonzero(shown & ~others), playing, images // 2, generator)
+    room = min(images - len(clean), len(dataset) // 5)
+    cluttered = _balanced(dataset, np.flatnonzero(shown & others), playing, room, generator)
+    without = np.flatnonzero(others & ~shown)
+    count = min(len(clean) + len(cluttered), len(without) // 5) if len(playing) == 1 else 0
+    untagged = generator.permutation(without)[:count]
+    target = np.zeros(len(dataset), dtype=np.bool_)
+    target[[*clean, *cluttered, *untagged]] = True
+    return PlayingSplit(
+        source=restrict(dataset, truth, others & ~target, _source_labels(dataset, playing)),
+        target=restrict(dataset, truth, target, playing),
+        cluttered=others[target],
+    )
+
+
+def _balanced(
+    dataset: Dataset, candidates: Ints, classes: Sequence[int], limit: int, generator: np.random.Generator
+) -> list[int]:
+    """Draw at most `limit` of some images (n,), with about as many of every class."""
+    count: Counter[int] = Counter()
+    share, drawn = -(-limit // len(classes)), list[int]()
+    for image in generator.permutation(candidates).tolist():
+        tags = set(dataset.tags[image]) & set(classes)
+        if len(drawn) < limit and any(count[label] < share for label in tags):
+            drawn.append(image)
+            count.update(tags)
+    return drawn
 
 
 def split_coco40(

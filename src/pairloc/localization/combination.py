@@ -112,7 +112,8 @@ def contributions(weighing: Weighing, names: Sequence[str], terms: Tensor) -> Te
     rows, products = (part.to(terms) for part in weighing.weights(names))
     mean, std, weight = rows
     z = standardised(terms, mean, std)
-    return (weight + z @ products) * z
+    parts: Tensor = (weight + z @ products) * z
+    return parts
 
 
 def fit_weighing(examples: Sequence[Example], names: Sequence[str], *, products: bool = False) -> Weighing | None:

@@ -18,11 +18,12 @@ from pairloc.settings import RunSettings, Settings
 
 _FOLDER = Path(__file__).parent
 PRESETS = ("default", "paper", "paper-ilsvrc", "demo")
-_SEEDED_SECTIONS = ("proposer", "transfer", "localization", "fine_tune", "mi_svm", "deselaers")
+_SEEDED_SECTIONS = ("proposer", "transfer", "evidence", "localization", "fine_tune", "mi_svm", "deselaers")
 _PACKAGED_WEIGHTS = "coco63"  # names packaged weights; any other value is a folder
 _PATHS = {
     "data": ("source", "source_images", "target", "target_images", "truth"),
     "proposer": ("backbone_weights",),
+    "evidence": ("weights",),
     "tang": ("semantic_table",),
 }
 

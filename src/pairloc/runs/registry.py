@@ -24,8 +24,8 @@ from pairloc.localization.functions import WEIGHTS as TRANSFER
 from pairloc.localization.learned import CLASSIFIERS, EVIDENCE
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.runs import stages
+from pairloc.runs.learning import AGNOSTIC
 from pairloc.runs.stage import Stage
-from pairloc.runs.stages import AGNOSTIC
 from pairloc.scores import PAIR_FUNCTIONS
 from pairloc.settings import LocalizationSettings, RunSettings, Settings, TransferSettings
 
@@ -66,9 +66,16 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
             Stage("transfer", stages.learn_scores, ("bags",), transfer, results=(TRANSFER,)),
         ]
         method_inputs = ("bags", "transfer")
+        calibration_inputs: tuple[str, ...] = ("bags",)
+        if _learns_evidence(settings):
+            key = [proposer_key, _key(settings.extract), transfer, _key(settings.evidence), localization]
+            key.append(_hash(settings.evidence.weights))
+            planned.append(Stage(EVIDENCE, stages.learn_evidence, ("data",), key, results=(COMBINATION, CALIBRATION)))
+            method_inputs, calibration_inputs = (*method_inputs, EVIDENCE), ("bags", EVIDENCE)
         if settings.calibrate:
-            planned.append(Stage("calibration", stages.calibrate_confidence, ("bags",), [transfer, localization]))
-            method_inputs = ("bags", "transfer", "calibration")
+            key = [transfer, localization]
+            planned.append(Stage("calibration", stages.calibrate_confidence, calibration_inputs, key))
+            method_inputs = (*method_inputs, "calibration")
         classifiers = []
         if any(_needs_classifiers(method) for method in settings.methods):
             work = stages.learn_source_classifiers
@@ -93,6 +100,13 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         Stage("report", stages.report, (*results, "evaluation"), least, kept=False, publishes=stages.PUBLISHED)
     )
     return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in planned}
+
+
+def _learns_evidence(settings: RunSettings) -> bool:
+    """Whether a method weighs evidence as it is learned on the source."""
+    alternating = METHODS["full"].section
+    uses = any(METHODS[method].section is alternating for method in settings.methods if method in METHODS)
+    return uses and settings.localization.unary.combination == "learned"
 
 
 def _needs_classifiers(method: str) -> bool:

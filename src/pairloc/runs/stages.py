@@ -19,10 +19,11 @@ from pairloc.formats.csv import write_table
 from pairloc.formats.reading import read_boxes
 from pairloc.io import copy_file, write_json, write_text
 from pairloc.localization.calibration import calibrate
+from pairloc.localization.confidence import FILE as CALIBRATION
 from pairloc.localization.descent import Curve
 from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
 from pairloc.localization.explained import write_explanations
-from pairloc.localization.learned import Learned
+from pairloc.localization.learned import EVIDENCE, Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.predictions import decide, instances
 from pairloc.localization.result import Localization
@@ -30,6 +31,8 @@ from pairloc.platform import learning_device
 from pairloc.progress import track
 from pairloc.report.gathering import write_report
 from pairloc.runs import fine_tuning
+from pairloc.runs.evidence import evidence_of_source
+from pairloc.runs.learning import AGNOSTIC, Teacher
 from pairloc.runs.stage import record_of
 from pairloc.settings import RunSettings
 
@@ -40,13 +43,13 @@ BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "hist
 LOW_CONFIDENCE = "low-confidence.csv"  # boxes left out of the published ones
 RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
 PUBLISHED = (BOXES, INSTANCES, LOW_CONFIDENCE, PAGE, SKIPPED)
-AGNOSTIC = "agnostic-proposer"  # the proposer of boxes where another one gives the features
 TITLES = {
     "data": "reading the data",
     "proposer": "training the proposer",
     AGNOSTIC: "training the class-agnostic proposer",
     "bags": "finding candidate boxes in every image",
     "transfer": "learning the transfer scores",
+    EVIDENCE: "learning how much evidence counts",
     "calibration": "calibrating the confidence",
     "classifiers": "learning classifiers of the source classes",
     "fine-tuned": "re-training on the boxes found",
@@ -138,9 +141,26 @@ def learn_source_classifiers(run: "Run", folder: Path) -> None:
     learned.classifiers.save(folder)
 
 
-def calibrate_confidence(run: "Run", folder: Path) -> None:
-    """Fit the calibration of the confidence on playing classes."""
+def learn_evidence(run: "Run", folder: Path) -> None:
+    """Learn how much each piece of evidence counts, and the confidence, on classes that a second proposer lacks."""
     settings = run.settings
+    teacher = Teacher(settings.proposer, settings.extract, settings.transfer, run.device, run.memory, run.log)
+    combination, calibration = evidence_of_source(
+        run.source, settings.evidence, teacher, settings.localization, folder, lambda line: run.log(f"  {line}")
+    )
+    for part in folder.glob("draw-*"):  # large, and of no further use
+        shutil.rmtree(part)
+    combination.save(folder)
+    if calibration is not None:
+        calibration.save(folder)
+
+
+def calibrate_confidence(run: "Run", folder: Path) -> None:
+    """Fit the calibration of the confidence on playing classes, or take the one that was learned with the evidence."""
+    settings = run.settings
+    if (run.folder / EVIDENCE / CALIBRATION).is_file():
+        copy_file(run.folder / EVIDENCE / CALIBRATION, folder / CALIBRATION)
+        return
     calibration = calibrate(
         run.source_bags,
         run.source,

@@ -7,6 +7,7 @@ registries when a run is planned, so this module imports none of them.
 from pairloc.settings.base import NO_EFFECT, Device, Settings
 from pairloc.settings.baselines import DeselaersSettings, LsdaSettings, MiSvmSettings, TangSettings
 from pairloc.settings.detector import ExtractSettings, FineTuneSettings, ProposerSettings
+from pairloc.settings.evidence import EvidenceSettings
 from pairloc.settings.learning import (
     FeatureSettings,
     PairSettings,
@@ -33,6 +34,7 @@ __all__ = [
     "DeselaersSettings",
     "Device",
     "EnergySettings",
+    "EvidenceSettings",
     "ExtractSettings",
     "FeatureSettings",
     "FineTuneSettings",

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from pairloc.settings.base import Device, Fraction, Seed, Settings
 from pairloc.settings.baselines import DeselaersSettings, LsdaSettings, MiSvmSettings, TangSettings
 from pairloc.settings.detector import ExtractSettings, FineTuneSettings, ProposerSettings
+from pairloc.settings.evidence import EvidenceSettings
 from pairloc.settings.learning import TransferSettings
 from pairloc.settings.localization import LocalizationSettings
 
@@ -58,6 +59,7 @@ class RunSettings(Settings):
     proposer: ProposerSettings = ProposerSettings()
     extract: ExtractSettings = ExtractSettings()
     transfer: TransferSettings = TransferSettings()
+    evidence: EvidenceSettings = EvidenceSettings()
     localization: LocalizationSettings = LocalizationSettings()
     fine_tune: FineTuneSettings = FineTuneSettings()
     mi_svm: MiSvmSettings = MiSvmSettings()
