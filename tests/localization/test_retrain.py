@@ -70,6 +70,31 @@ def test_the_exact_fit_uses_bags_held_out_for_early_stopping(tmp_path: Path) -> 
         assert (scores.unary.linear.weight.abs().sum(dim=1) > 0).all(), seed
 
 
+def test_what_every_tag_selects_is_unlearned(tmp_path: Path) -> None:
+    """Nine tenths of the bags select a distractor that all classes share; as another tag's box it speaks against each.
+
+    Without `other_tag_weight` re-training learns the distractor.
+    """
+    target, shown = planted_target(tmp_path / "s", bags=60, proposals=40, d=16, noise=0.1)
+    distractor = (shown + 1) % target.bags.size
+    cached = target.class_bags._cached
+    assert cached is not None
+    cached[torch.arange(len(shown)), torch.from_numpy(distractor)] = 0.75
+    wrong = np.arange(len(shown)) // len(target.classes) % 10 > 0
+    selection = true_selection(target, np.where(wrong, distractor, shown))
+    right = {}
+    for weight in (0.0, 10.0):
+        settings = plain_settings(energy={"alpha": 0.0}, unary={"fit": "exact", "other_tag_weight": weight})
+        scores, _ = retrain(target, selection, settings, settings.energy)
+        best = [
+            scores.unary.of_class(target.class_bags.features(bags), label).argmax(dim=1)
+            for label, bags in enumerate(target.positives)
+        ]
+        truth = true_selection(target, shown)
+        right[weight] = float((torch.cat(best) == torch.cat(truth)).float().mean())
+    assert right[0.0] < 0.3 < 0.9 < right[10.0], right
+
+
 def test_scores_without_weight_are_not_trained(planted: Planted) -> None:
     """Only gradient descent has a training curve, so it is empty if nothing is trained by it."""
     target, shown, _ = planted
