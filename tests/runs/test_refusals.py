@@ -255,3 +255,16 @@ def test_settings_that_cannot_work_are_refused_before_any_work(
     arguments = [part for change in changes for part in ("--set", change)]
     assert message in refused("run", config, "--out", tmp_path / "run", *arguments)
     assert not (tmp_path / "run").exists()
+
+
+def test_ground_truth_without_a_box_of_the_tags_is_refused_before_any_work(finished_run: Path, tmp_path: Path) -> None:
+    scenes, truth, config = finished_run / "data" / "scenes", tmp_path / "truth.json", tmp_path / "run.toml"
+    content = json.loads((scenes / "target_truth.json").read_text()) | {"annotations": []}
+    truth.write_text(json.dumps(content))
+    config.write_text(
+        f'weights = "{finished_run}"\n[data]\ntarget = "{scenes / "target_tags.csv"}"\n'
+        f'target_images = "{scenes / "images"}"\ntruth = "{truth}"\n'
+    )
+    text = refused("run", config, "--out", tmp_path / "run")
+    assert "truth.json: contains no box of a tag in the tagged images" in text
+    assert not (tmp_path / "run" / "bags").exists()

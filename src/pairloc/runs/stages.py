@@ -86,6 +86,11 @@ def prepare(run: "Run", folder: Path) -> None:
         )
     if not run.target.classes:
         raise InputError("no image of the target has a tag, so there is nothing to localize; add tags")
+    if run.truth is not None and not len(run.truth[1]):
+        raise InputError(
+            f"{run.settings.data.truth}: contains no box of a tag in the tagged images, so nothing can be evaluated; "
+            "check its image and class names, or remove data.truth"
+        )
     for name, images in zip(run.target.classes, run.target.positives, strict=True):
         if not images:
             run.log(f"tag {name!r} has no image and gets no box")
