@@ -23,7 +23,9 @@ from pairloc.localization.evidence import Terms
 FILE = "calibration.json"
 _SAME_IOU = 0.5  # two boxes with a higher IoU count as the same
 _MIN_BOXES = 100  # with fewer boxes the default curve is used
-_SIGNALS = ("transfer score", "objectness", "known class", "doubt", "company", "log area", "border")  # terms of a box
+_SIGNALS = (  # terms of a box
+    "transfer score", "objectness", "known class", "own class", "doubt", "company", "log area", "border",
+)  # fmt: skip
 _CLASS_SIGNALS = ("probability", "score", "transfer score", "stands out")
 _DECAY = 3e-3  # of the squared weights of signals, per box
 _LIMIT = 4.0  # standardised signals are clipped to this
@@ -141,6 +143,7 @@ def evidence_signals(terms: Terms, scores: Tensor, probability: Tensor, selectio
         return values[rows.to(values.device), selection.to(values.device)].double().cpu()
 
     signals = {name: of_box(terms.column(name)) for name in _SIGNALS}
+    signals["known tag"] = torch.full((len(selection),), float("own class" in terms.names), dtype=torch.float64)
     signals["probability"] = torch.logit(probability.double().clamp(0.01, 0.99))
     signals["score"] = of_box(scores)
     signals["stands out"] = of_box(terms.column("recurrence") - terms.column("elsewhere"))
