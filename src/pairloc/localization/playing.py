@@ -36,6 +36,10 @@ _MISSING = (
 )  # fmt: skip
 
 
+class NothingRightError(InputError):
+    """Raised if no proposal of the playing classes, or of all but some that are held out, overlaps an object."""
+
+
 @dataclass(frozen=True)
 class Game:
     """Images whose classes play the target, and the overlap (M, B) of the proposals of every class with its objects.
@@ -122,7 +126,8 @@ def learn_evidence(
     """Learn from games how much each term counts, and what the confidence in a box is.
 
     `unlike` are games unlike the source, such as drawings: the confidence is learned on them too, so that it falls
-    where little is right. Raises an InputError if too few proposals overlap the objects of the playing classes.
+    where little is right. Raises a NothingRightError (an InputError) if proposals overlap objects of no playing class,
+    or of one alone, which cannot be judged by others.
     """
     first = [_played(game, settings) for game in games]
     everything = [entry for played in first for entry in played]
@@ -241,5 +246,5 @@ def _weighings(
         fitted.append(fit_weighing([entry.example(names) for entry in teachers], names, products=products))
     weighings = tuple(entry for entry in fitted if entry is not None)
     if not weighings:
-        raise InputError("the proposals overlap no object of the playing classes, so no evidence can be weighed")
+        raise NothingRightError("the proposals overlap no object of the playing classes, so no evidence can be weighed")
     return weighings
