@@ -131,8 +131,8 @@ def learn_evidence(
     """
     first = [_played(game, settings) for game in games]
     everything = [entry for played in first for entry in played]
-    log(f"{len(everything)} playing classes, {sum(len(entry.overlap) for entry in everything)} tags")
     names = sorted({entry.name for entry in everything})
+    log(f"playing classes: {len(names)}, sets of images: {len(games)}")
     parts = [names[part::_PARTS] for part in range(min(_PARTS, len(names)))]
     # The patterns that these games need. Where the only known tag is held out, weights of new tags judge it.
     present = sorted({tuple(sorted({*entry.missing, *own})) for entry in everything for own in ((), ("own",))})

@@ -124,7 +124,7 @@ def draw_playing(dataset: Dataset, settings: EvidenceSettings) -> list[list[int]
     for _ in range(settings.draws):
         if len(order) < count:  # every class plays once before one plays twice
             again = generator.permutation(usable).tolist()
-            order += [label for label in again if label not in order]
+            order += sorted(again, key=order.__contains__)  # those that are still to play come last
         draws.append(sorted(order[:count]))
         order = order[count:]
     return draws
