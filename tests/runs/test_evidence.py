@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.detector.model import Proposer
 from pairloc.detector.training import train
 from pairloc.errors import InputError
+from pairloc.experiments import tuning
 from pairloc.formats.reading import read_annotated
 from pairloc.localization.combination import Combination
 from pairloc.localization.confidence import Calibration
+from pairloc.localization.engine import localize_target
 from pairloc.localization.learned import Learned
 from pairloc.presets import read_config
 from pairloc.runs import evidence, learning
@@ -33,7 +36,7 @@ from pairloc.runs.sealing import broken
 from pairloc.runs.stage import keys
 from pairloc.settings import EvidenceSettings, ExtractSettings, SceneSettings
 from pairloc.weights import PACKAGED, weights_folder
-from runs.calling import copied
+from runs.calling import call, copied
 
 TEACHER = Teacher(
     TINY.model_copy(update={"held_out": 0.0}),
@@ -445,6 +448,27 @@ def test_the_content_of_the_weights_is_part_of_the_key_and_their_place_is_not(
     (other / "transfer" / "transfer.safetensors").write_bytes(b"others")
     assert key(other) != key(weights)
     assert key(Path("coco63")) != key(Path("none"))  # packaged weights have a name, not a path
+
+
+def test_tune_weighs_evidence_as_the_run_does(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    def recorded(*arguments: Any, **options: Any) -> object:
+        used.append(arguments[2].combination)
+        return localize_target(*arguments, **options)
+
+    monkeypatch.setattr(tuning, "localize_target", recorded)
+    search = ((("localization.energy.alpha", (1.0,), "warm-up"),), nothing)
+    monkeypatch.setattr(tuning.tune, "__defaults__", search)
+    tune = ("--out", tmp_path / "tuned.json", "--classes", 3, "--draws", 1)
+    assert "mixed scores" not in call("tune", finished, *tune).text
+    assert used == [Combination.load(finished / "evidence")]
+    folder = copied(finished, tmp_path / "unfinished")
+    (folder / "evidence" / "done.json").unlink()
+    assert "all values are compared with mixed scores" in call("tune", folder, *tune).text
+    assert used[1] is None
 
 
 def test_what_earlier_settings_left_behind_is_not_used(config: Path, finished: Path) -> None:
