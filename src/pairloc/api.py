@@ -137,7 +137,7 @@ class Localizer:
             if weighs:
                 play_target(truth, self.evidence, teacher, folder / "playing", log)
                 combination, curve = weigh_evidence(
-                    truth, self.evidence, teacher, self.localization, folder / "playing", log
+                    truth, self.evidence, teacher, self.localization, [folder / "playing"], log
                 )
                 learned = replace(learned, combination=combination)
             if curve is None:

@@ -151,7 +151,7 @@ def test_nothing_that_plays_is_taught(
         assert not set(learned.known.names) & names
         assert not (part / "source").exists()
     combination, calibration = weigh_evidence(
-        source, EvidenceSettings(images=30, draws=2), teacher, SETTINGS, tmp_path, lines.append
+        source, EvidenceSettings(images=30, draws=2), teacher, SETTINGS, [tmp_path], lines.append
     )
     played = sorted({source[0].classes[label] for playing in draws for label in playing})
     assert combination.learned_on == ", ".join(played)
@@ -168,7 +168,7 @@ def fallback(source: Annotated, settings: EvidenceSettings, folder: Path) -> str
     """The line that says why evidence is weighed as in the packaged weights."""
     lines: list[str] = []
     play_target(source, settings, TEACHER, folder, nothing)
-    combination, calibration = weigh_evidence(source, settings, TEACHER, SETTINGS, folder, lines.append)
+    combination, calibration = weigh_evidence(source, settings, TEACHER, SETTINGS, [folder], lines.append)
     assert calibration is None
     assert combination == Combination.load(weights_folder(PACKAGED) / "evidence")
     assert lines[-1].endswith(", so evidence is weighed as in the packaged weights")
@@ -221,7 +221,7 @@ def test_unreadable_playing_images_teach_nothing(source: Annotated, tmp_path: Pa
         split.target[0].path(index).write_bytes(b"no image")
     play_target((copy, source[1]), settings, TEACHER, tmp_path / "played", nothing)
     lines: list[str] = []
-    combination, _ = weigh_evidence((copy, source[1]), settings, TEACHER, SETTINGS, tmp_path / "played", lines.append)
+    combination, _ = weigh_evidence((copy, source[1]), settings, TEACHER, SETTINGS, [tmp_path / "played"], lines.append)
     assert set(combination.learned_on.split(", ")) <= set(split.target[0].classes)
     assert lines[0].endswith("sets of images: 2")  # none of clean images
 
@@ -245,12 +245,12 @@ def test_weights_that_were_never_taught_some_classes_replace_the_training(
     never = source[0].classes[12:]
     assert [source[0].classes[label] for label in never_taught(source[0].classes, weights)] == list(never)
     play_target(source, settings, TEACHER, tmp_path, nothing)
-    combination, _ = weigh_evidence(source, settings, TEACHER, SETTINGS, tmp_path, nothing)
+    combination, _ = weigh_evidence(source, settings, TEACHER, SETTINGS, [tmp_path], nothing)
     assert set(combination.learned_on.split(", ")) <= set(never)
     assert taught == []
     alone = classes_of(source, never)  # nothing of this source was taught, and nothing has to be
     play_target(alone, settings, TEACHER, tmp_path / "alone", nothing)
-    combination, _ = weigh_evidence(alone, settings, TEACHER, SETTINGS, tmp_path / "alone", nothing)
+    combination, _ = weigh_evidence(alone, settings, TEACHER, SETTINGS, [tmp_path / "alone"], nothing)
     assert set(combination.learned_on.split(", ")) <= set(never)
 
 
@@ -282,6 +282,25 @@ def test_a_proposer_that_names_no_classes_cannot_tell_what_plays(source: Annotat
 # The stages of a run
 
 
+@pytest.mark.parametrize("names", [("house", "tree"), tuple(SOURCE)])
+def test_draws_do_not_depend_on_each_other(source: Annotated, tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Few classes, which play alone, all belong to the first draw; a further draw changes no earlier one."""
+    some = classes_of(source, tuple(name for name in names if name in source[0].classes))
+    for draws, folder in ((1, tmp_path / "1"), (2, tmp_path / "2")):
+        settings = EvidenceSettings(images=20, draws=draws)
+        for draw in range(1, draws + 1):
+            play_target(some, settings, TEACHER, folder / str(draw), nothing, draw=draw)
+    first, second, third = (
+        {file.relative_to(tmp_path / part) for file in (tmp_path / part).rglob("*.json")}
+        for part in ("1/1", "2/1", "2/2")
+    )
+    assert first == second
+    assert {file.parts[0] for file in first} == ({"draw-1", "draw-2"} if len(names) == 2 else {"draw-1"})
+    assert {file.parts[0] for file in third} == (set() if len(names) == 2 else {"draw-2"})
+    name = "draw-1/proposer/proposer.safetensors"
+    assert (tmp_path / "1" / "1" / name).read_bytes() == (tmp_path / "2" / "1" / name).read_bytes()
+
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The settings of the tiny run."""
@@ -303,18 +322,10 @@ def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_learns_its_evidence(config: Path, finished: Path) -> None:
     run = Run(finished, read_config(config, CHANGES))
-    stages = [
-        "data",
-        "proposer",
-        "bags",
-        "transfer",
-        "playing",
-        "evidence",
-        "calibration",
-        "full",
-        "evaluation",
+    stages = (
+        "data", "proposer", "bags", "transfer", "playing", "playing-2", "evidence", "calibration", "full", "evaluation",
         "report",
-    ]
+    )  # fmt: skip
     assert run.plan() == [(name, "done") for name in stages]
     assert broken(finished) == []
     combination = Combination.load(finished / "evidence")
@@ -337,7 +348,7 @@ def moment(folder: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    if stage == "playing":
+    if stage == "playing-2":
         monkeypatch.setattr(Teacher, "bags", interrupted)
     else:
         monkeypatch.setattr(evidence, "learn_evidence", never)
@@ -347,10 +358,10 @@ def test_an_interrupted_stage_resumes_and_trains_nothing_twice(
     config: Path, finished: Path, tmp_path: Path, taught: list[Annotated]
 ) -> None:
     folder = copied(finished, tmp_path / "run")
-    for name in ("playing", "evidence", "calibration", "full", "evaluation", "report"):
+    for name in ("playing", "playing-2", "evidence", "calibration", "full", "evaluation", "report"):
         shutil.rmtree(folder / name)
     settings, trained = read_config(config, CHANGES), []
-    for stage in ("playing", "evidence"):
+    for stage in ("playing-2", "evidence"):
         with pytest.MonkeyPatch.context() as patch:
             moment(folder, stage, patch)
             with pytest.raises(KeyboardInterrupt):
@@ -380,7 +391,7 @@ def test_a_run_serves_as_weights_with_its_own_combination(finished: Path, tmp_pa
 
 def test_a_run_from_before_there_was_evidence_is_opened_and_used_as_before(finished: Path, tmp_path: Path) -> None:
     folder = copied(finished, tmp_path / "old")
-    for name in ("playing", "evidence"):
+    for name in ("playing", "playing-2", "evidence"):
         shutil.rmtree(folder / name)
     content = json.loads((folder / "config.json").read_text())
     del content["settings"]["evidence"]
@@ -403,21 +414,22 @@ def changed(config: Path, change: str, *also: str) -> set[str]:
     return {name for name, key in now.items() if before.get(name) != key}
 
 
+PLAYING = {"playing", "playing-2"}
 AFTER = {"evidence", "calibration", "full", "evaluation", "report"}
 
 
 @pytest.mark.parametrize(
     ("change", "stages"),
     [
-        ("evidence.draws=3", {"playing"} | AFTER),
-        ("evidence.seed=3", {"playing"} | AFTER),
+        ("evidence.draws=3", {"playing-3"} | AFTER),  # the other draws remain
+        ("evidence.seed=3", PLAYING | AFTER),
         ("localization.energy.alpha=0.7", AFTER),  # trains nothing
         ("fine_tune.weight=1.0", set()),
         ("memory=2.0", set()),
         ("extract.workers=2", set()),
-        ("proposer.lr=0.1", {"proposer", "bags", "transfer", "playing"} | AFTER),
-        ("extract.proposals=9", {"bags", "transfer", "playing"} | AFTER),
-        ("transfer.training.steps=9", {"transfer", "playing"} | AFTER),
+        ("proposer.lr=0.1", {"proposer", "bags", "transfer"} | PLAYING | AFTER),
+        ("extract.proposals=9", {"bags", "transfer"} | PLAYING | AFTER),
+        ("transfer.training.steps=9", {"transfer"} | PLAYING | AFTER),
     ],
 )
 def test_a_setting_repeats_what_depends_on_it(config: Path, change: str, stages: set[str]) -> None:

@@ -38,19 +38,30 @@ _KINDS = 3  # a draw is played with all images, with the clean ones alone and wi
 
 
 def play_target(
-    truth: Annotated, settings: EvidenceSettings, teacher: Teacher, folder: Path, log: Callable[[str], None]
+    truth: Annotated,
+    settings: EvidenceSettings,
+    teacher: Teacher,
+    folder: Path,
+    log: Callable[[str], None],
+    *,
+    draw: int | None = None,
 ) -> None:
     """Train what is never taught the playing classes of an annotated source, and extract their bags with it.
 
-    Every draw of playing classes gets a folder of its own with a proposer, transfer scores and bags. An interrupted
-    call resumes. Nothing is trained if the settings name `weights`, or if the source is too small.
+    Every draw of playing classes gets a folder of its own with a proposer, transfer scores and bags. `draw` (1, 2, ...)
+    does that draw alone; what it writes does not depend on the number of draws. Few classes, which play one after the
+    other, all belong to the first. An interrupted call resumes. Nothing is trained if the settings name `weights`, or
+    if the whole source is too small.
     """
-    splits = _splits(truth, settings)
-    if _too_small(splits):
+    if sum(map(len, truth[0].tags)) < _MIN_OBJECTS:
         return
+    splits = _splits(truth, settings)
+    all_first = settings.weights is not None or len(_usable(truth[0])) < _FEW_CLASSES
     taught = None if settings.weights is None else weights_folder(str(settings.weights))
     for number, split in enumerate(splits, start=1):
         part, playing = folder / f"draw-{number}", split.target[0]
+        if draw is not None and draw != (1 if all_first else number):
+            continue
         log(f"playing classes, draw {number} of {len(splits)}: {', '.join(playing.classes)}")
         if not (part / _BAGS / MANIFEST).is_file():
             if taught is not None:
@@ -79,10 +90,10 @@ def weigh_evidence(
     settings: EvidenceSettings,
     teacher: Teacher,
     localization: LocalizationSettings,
-    folder: Path,
+    folders: Sequence[Path],
     log: Callable[[str], None],
 ) -> tuple[Combination, Calibration | None]:
-    """Learn how much each evidence term counts, and the confidence, from what `play_target` wrote into a folder.
+    """Learn how much each evidence term counts, and the confidence, from what `play_target` wrote into folders.
 
     A source that is too small takes the combination of the packaged weights, and None for the confidence.
     """
@@ -91,8 +102,9 @@ def weigh_evidence(
         return _packaged(why, log), None
     games, covered = list[Game](), Counter[str]()
     for number, split in enumerate(splits, start=1):
-        part = folder / f"draw-{number}"
-        if not (part / _BAGS / MANIFEST).is_file():
+        parts = [folder / f"draw-{number}" for folder in folders]
+        part = next((part for part in parts if (part / _BAGS / MANIFEST).is_file()), None)
+        if part is None:
             continue  # without these classes nothing could be learned
         learned = Learned.load(part if settings.weights is None else weights_folder(str(settings.weights)))
         memory = teacher.memory // (_KINDS * len(splits))

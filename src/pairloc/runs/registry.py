@@ -68,11 +68,15 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         calibration_inputs: tuple[str, ...] = ("bags",)
         if learns_evidence(settings):
             taught = _never_taught_hashes(settings)
-            evidence = _key(settings.evidence.model_copy(update={"weights": None}))  # their content counts
+            alone = settings.evidence.model_copy(update={"weights": None, "draws": 1})  # content counts, and one draw
+            evidence, playing = _key(alone), stages.playing_stages(settings)
             key = [proposer_key, _key(settings.extract), transfer, evidence, taught]
             planned += [
-                Stage(stages.PLAYING, stages.play, ("data",), key),
-                Stage(EVIDENCE, stages.learn_evidence, ("data", stages.PLAYING), localization, results=_WEIGHED),
+                *(
+                    Stage(name, partial(stages.play, draw), ("data",), key)
+                    for draw, name in enumerate(playing, start=1)
+                ),
+                Stage(EVIDENCE, stages.learn_evidence, ("data", *playing), localization, results=_WEIGHED),
             ]
             method_inputs, calibration_inputs = (*method_inputs, EVIDENCE), ("bags", EVIDENCE)
         if settings.calibrate:

@@ -58,7 +58,7 @@ TITLES = {
     "fine-tuned": "re-training on the boxes found",
     "evaluation": "evaluating",
     "report": "writing the report",
-}  # all other stages are methods; see `title_of`
+}  # all other stages are methods, or another draw of playing classes; see `title_of`
 
 
 def title_of(stage: str, settings: RunSettings) -> str:
@@ -68,6 +68,8 @@ def title_of(stage: str, settings: RunSettings) -> str:
     """
     if stage == "evaluation" and settings.data.truth is None and settings.data.scenes is None:
         return ""
+    if stage.startswith(PLAYING):
+        return TITLES[PLAYING] + stage.removeprefix(PLAYING).replace("-", ", draw ")
     choosing = "choosing a box for every tag"
     localizing = settings.weights is not None and set(settings.methods) <= {"full", "fine-tuned"}
     return TITLES.get(stage, choosing if localizing else f"{choosing} ({stage})")
@@ -144,17 +146,24 @@ def learn_source_classifiers(run: "Run", folder: Path) -> None:
     learned.classifiers.save(folder)
 
 
-def play(run: "Run", folder: Path) -> None:
-    """Train a second proposer without some source classes, and extract the bags of their images."""
-    play_target(run.source, run.settings.evidence, _teacher(run), folder, lambda line: run.log(f"  {line}"))
+def playing_stages(settings: RunSettings) -> list[str]:
+    """The names of the stages that train without the playing classes, one for every draw."""
+    draws = settings.evidence.draws if settings.evidence.weights is None else 1
+    return [PLAYING, *(f"{PLAYING}-{draw}" for draw in range(2, draws + 1))]
+
+
+def play(draw: int, run: "Run", folder: Path) -> None:
+    """Train a second proposer without a draw of source classes, and extract the bags of their images."""
+    settings = run.settings.evidence
+    play_target(run.source, settings, _teacher(run), folder, lambda line: run.log(f"  {line}"), draw=draw)
 
 
 def learn_evidence(run: "Run", folder: Path) -> None:
     """Learn how much each piece of evidence counts, and the confidence, on classes that a second proposer lacks."""
     settings = run.settings
     combination, calibration = weigh_evidence(
-        run.source, settings.evidence, _teacher(run), settings.localization, run.folder / PLAYING,
-        lambda line: run.log(f"  {line}"),
+        run.source, settings.evidence, _teacher(run), settings.localization,
+        [run.folder / name for name in playing_stages(settings)], lambda line: run.log(f"  {line}"),
     )  # fmt: skip
     combination.save(folder)
     if calibration is not None:
