@@ -66,7 +66,7 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         ]
         method_inputs = ("bags", "transfer")
         calibration_inputs: tuple[str, ...] = ("bags",)
-        if learns_evidence(settings):
+        if _learns_evidence(settings):
             taught = _never_taught_hashes(settings)
             alone = settings.evidence.model_copy(update={"weights": None, "draws": 1})  # content counts, and one draw
             evidence, playing = _key(alone), stages.playing_stages(settings)
@@ -109,11 +109,11 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
     return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in planned}
 
 
-def learns_evidence(settings: RunSettings) -> bool:
+def _learns_evidence(settings: RunSettings) -> bool:
     """Whether a method weighs evidence as it is learned on the source."""
     alternating = METHODS["full"].section
     uses = any(METHODS[method].section is alternating for method in settings.methods if method in METHODS)
-    return settings.weights is None and uses and settings.localization.unary.combination == "learned"
+    return uses and settings.localization.unary.combination == "learned"
 
 
 def _proposer_hashes(weights: Path, settings: RunSettings) -> list[str]:
