@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.localization.result import Localization
 from pairloc.platform import choose_device, learning_device
-from pairloc.runs.evidence import evidence_of_source
+from pairloc.runs.evidence import never_taught, play_target, weigh_evidence
 from pairloc.runs.learning import AGNOSTIC, Teacher
 from pairloc.runs.registry import check_learning
 from pairloc.settings import EvidenceSettings, ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
@@ -90,7 +90,13 @@ class Localizer:
         self._box_proposer: Proposer | None = None  # gives the boxes if `extract.agnostic_boxes`
         self._learned: Learned | None = None
 
-    def fit(self, source: str | Path | tuple[Dataset, GroundTruth], *, images: str | Path | None = None) -> "Localizer":
+    def fit(
+        self,
+        source: str | Path | tuple[Dataset, GroundTruth],
+        *,
+        images: str | Path | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> "Localizer":
         """Learn from a source: what an object looks like, and when two boxes show the same kind of thing.
 
         Trains a detector, and another one without some of the classes to learn how much each piece of evidence counts,
@@ -100,6 +106,8 @@ class Localizer:
         ----------
         source : an annotation file or folder in any format that pairloc reads, or a data set with its ground truth
         images : folder of the images; by default it is searched next to the annotations
+        log : called with lines about the playing classes, and why evidence is weighed as in the packaged weights if the
+            source is too small; by default they are dropped
 
         Returns
         -------
@@ -107,8 +115,8 @@ class Localizer:
 
         Raises
         ------
-        InputError : the source cannot be read, has too few annotated objects to learn from, or the weights of the
-            backbone would be a download that the settings do not allow
+        InputError : the source cannot be read, has too few annotated objects to learn from, the weights of the
+            backbone would be a download that the settings do not allow, or `evidence.weights` were taught every class
 
         Examples
         --------
@@ -117,20 +125,26 @@ class Localizer:
         """
         check_pretrained(self.proposer)
         truth = source if isinstance(source, tuple) else read_annotated(source, images=images)
+        weighs = self.localization.unary.combination == "learned"
+        if weighs and self.evidence.weights is not None:
+            never_taught(truth[0].classes, self.evidence.weights)  # before any work
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             teacher = self._teacher()
             self._proposer, self._box_proposer = teacher.train(truth, folder)
             bags = teacher.source_bags(truth, folder, folder / "bags")
             learned, curve = teacher.scores(truth, bags, folder), None
-            if self.localization.unary.combination == "learned":
-                combination, curve = evidence_of_source(
-                    truth, self.evidence, teacher, self.localization, folder / "evidence", teacher.log
+            if weighs:
+                play_target(truth, self.evidence, teacher, folder / "playing", log)
+                combination, curve = weigh_evidence(
+                    truth, self.evidence, teacher, self.localization, [folder / "playing"], log
                 )
                 learned = replace(learned, combination=combination)
             if curve is None:
-                device = learning_device(self.device)
-                curve = calibrate(bags, truth, self.transfer, self.localization, device=device)
+                curve = calibrate(
+                    bags, truth, self.transfer, self.localization, combination=learned.combination,
+                    device=learning_device(self.device),
+                )  # fmt: skip
             self._learned = learned.calibrated(curve)
         return self
 

@@ -18,6 +18,7 @@ from pairloc.curation.splits import (
     split_coco40,
     split_ilsvrc100,
     split_play,
+    split_playing,
 )
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
@@ -238,3 +239,64 @@ def test_coco40_names_files_relative_to_the_folder_of_both_sets(tmp_path: Path) 
     ]
     assert prefixes == [{"train2017"}, {"train2017"}, {"val2017"}]
     assert {part[0].folder for part in (split.source, split.target, split.test)} == {tmp_path.resolve()}
+
+
+def shown(part: Annotated) -> set[int | str]:
+    return set(ids(part))
+
+
+@given(st.lists(things, max_size=25), st.sets(st.integers(0, 3), min_size=1), st.integers(2, 12), st.integers(0, 9))
+def test_playing_follows_the_rule_of_the_coco_protocol(
+    contents: list[list[tuple[str, bool]]], playing: set[int], images: int, seed: int
+) -> None:
+    data, labels = annotated(contents), sorted(playing)
+    split = split_playing(data, labels, images, np.random.default_rng(seed))
+    others = {i + 1 for i, tags in enumerate(data[0].tags) if set(tags) - playing}
+    plays = {i + 1 for i, tags in enumerate(data[0].tags) if set(tags) & playing}
+    assert not shown(split.source) & shown(split.target)
+    assert split.source[0].classes == tuple(name for label, name in enumerate(NAMES) if label not in playing)
+    assert split.target[0].classes == tuple(NAMES[label] for label in labels)
+    assert shown(split.source) <= others  # every image shows something that is taught
+    assert others - shown(split.source) <= shown(split.target)
+    for part in (split.source, split.target):  # of every image of a part, exactly the boxes of its classes are left
+        expected = [name for id in ids(part) for name, _ in contents[int(id) - 1] if name in part[0].classes]
+        assert sorted(part[0].classes[label] for label in part[1].label) == sorted(expected)
+    tagged = [id for id, tags in zip(ids(split.target), split.target[0].tags, strict=True) if tags]
+    untagged = shown(split.target) - set(tagged)
+    assert split.cluttered.tolist() == [id in others for id in ids(split.target)]
+    assert len(tagged) <= images
+    assert sum(id not in others for id in tagged) <= images // 2
+    assert sum(id in others for id in tagged) <= len(contents) // 5
+    assert not untagged & plays
+    assert len(untagged) <= (min(len(tagged), len(contents) // 5) if len(labels) == 1 else 0)
+    again = split_playing(data, labels, images, np.random.default_rng(seed))
+    assert (ids(again.source), ids(again.target)) == (ids(split.source), ids(split.target))
+
+
+def test_playing_images_are_balanced_and_of_both_kinds() -> None:
+    clean = [[("cat", False)]] * 60 + [[("bus", False)]] * 20
+    cluttered = [[("cat", False), ("person", False)]] * 60 + [[("bus", False), ("hot dog", False)]] * 30
+    data = annotated([*clean, *cluttered, *[[("person", False)]] * 30])
+    split = split_playing(data, [1, 3], 40, np.random.default_rng(0))
+    for kind in (split.cluttered, ~split.cluttered):
+        tags = [split.target[0].tags[index] for index in np.flatnonzero(kind)]
+        assert sorted(tags) == [(0,)] * 10 + [(1,)] * 10
+    assert len(split.source[0]) == 120 - 20  # the clean images that do not play are no source images
+    drawn = {tuple(ids(split_playing(data, [1, 3], 40, np.random.default_rng(seed)).target)) for seed in range(4)}
+    assert len(drawn) == 4
+
+
+def test_a_playing_class_alone_gets_images_without_it() -> None:
+    data = annotated([[("cat", False)]] * 10 + [[("person", False)]] * 40)
+    split = split_playing(data, [1], 20, np.random.default_rng(0))
+    assert [len(tags) for tags in split.target[0].tags] == [1] * 10 + [0] * 8
+    assert len(split.source[0]) == 32
+
+
+def test_images_that_all_show_all_classes_are_cluttered() -> None:
+    data = annotated([[(name, False) for name in NAMES]] * 20)
+    split = split_playing(data, [0, 1], 100, np.random.default_rng(0))
+    assert list(split.target[0].tags) == [(0, 1)] * 2  # two of each class
+    assert split.cluttered.all()
+    assert len(split.source[0]) == 18
+    assert len(split.source[1]) == 36

@@ -1,14 +1,22 @@
 """Tuning on playing classes: disjoint images, the best value of a key is kept, all trials are logged."""
 
 import json
+from argparse import Namespace
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from helpers import plain_settings, plain_transfer, planted_store, planted_truth
 from pairloc.errors import InputError
+from pairloc.evaluation.corloc import Localized
+from pairloc.experiments import tuning
 from pairloc.experiments.tuning import SEARCH, PlayingTarget, draw_classes, tune, with_value
+from pairloc.localization.combination import Combination, Weighing
+from pairloc.localization.engine import localize_target
 from pairloc.localization.methods import METHODS
 from pairloc.settings import LocalizationSettings, TransferSettings
 from runs.calling import call, refused
@@ -33,6 +41,75 @@ def test_source_and_target_are_disjoint_and_playing_classes_have_no_boxes(target
     assert len(target.dataset.classes) == 3
     assert len(target.truth) == len(draw.target)
     assert all(tags for tags in target.dataset.tags)
+    assert len(draw.cluttered) == len(draw.target)
+
+
+@pytest.fixture(scope="module")
+def cluttered(tmp_path_factory: pytest.TempPathFactory) -> PlayingTarget:
+    """Every third image is tagged with a second class, whose box is that of the first."""
+    store, shown = planted_store(tmp_path_factory.mktemp("c") / "s", classes=8, bags=120, d=16)
+    dataset, truth = planted_truth(store, shown)
+    second = np.arange(120) % 3 == 0
+    tags = tuple(
+        tuple(sorted({*labels, (labels[0] + 1 + index) % 8})) if second[index] else labels
+        for index, labels in enumerate(dataset.tags)
+    )
+    store.__dict__["dataset"] = replace(dataset, tags=tags)
+    draw = draw_classes(store.dataset, 3, 0)
+    return PlayingTarget(store, (store.dataset, truth), draw, "cpu")
+
+
+def test_clean_and_cluttered_images_play_and_cluttered_ones_are_held_apart(cluttered: PlayingTarget) -> None:
+    draw, tags = cluttered.draw, cluttered.store.dataset.tags
+    playing = set(draw.classes.tolist())
+    for image, is_cluttered in zip(draw.target, draw.cluttered.tolist(), strict=True):
+        assert set(tags[image]) & playing
+        assert is_cluttered == bool(set(tags[image]) - playing)
+    assert draw.cluttered.any()
+    assert not draw.cluttered.all()
+    assert draw.cluttered.sum() <= len(tags) // 5
+    assert all(set(tags[image]) - playing for image in draw.source)
+    assert not set(draw.source) & set(draw.target)
+
+
+def test_values_are_compared_by_the_mean_of_clean_and_cluttered_images(
+    cluttered: PlayingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right on clean images alone gives one half, however many there are of each kind."""
+    images = np.arange(len(cluttered.draw.target))
+    rows = np.repeat(images, 2)
+    overlap = np.where(cluttered.draw.cluttered[rows], 0.0, 0.6)
+    found = Localized(rows, rows % 3, overlap, np.ones(len(rows)), cluttered.dataset.classes)
+    monkeypatch.setattr(tuning, "localize_target", lambda *arguments, **options: Namespace(boxes=None))
+    monkeypatch.setattr(tuning, "localized", lambda *arguments: found)
+    assert cluttered.measure("warm-up", TRANSFER, LOCALIZATION) == (0.5, 0.0)
+    none = replace(cluttered.draw, cluttered=np.zeros(len(images), dtype=np.bool_))
+    alone = PlayingTarget(cluttered.store, cluttered.source, none, "cpu")
+    assert 0 < alone.measure("warm-up", TRANSFER, LOCALIZATION)[0] < 1
+
+
+def test_localization_is_tuned_with_the_evidence_of_the_run_and_transfer_with_mixed_scores(
+    target: PlayingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    combination = Combination(learned_on="", alpha=0.3, weighings=(Weighing(terms={"objectness": (0.0, 1.0, 1.0)}),))
+    evident = copy(target)
+    evident.combination, evident._learned = combination, {}
+    used = []
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        used.append((arguments[2].known, arguments[2].combination, arguments[3].unary.combination))
+        return localize_target(*arguments, **options)
+
+    monkeypatch.setattr(tuning, "localize_target", recorded)
+    learned = with_value(LOCALIZATION, "unary.combination", "learned")
+    alpha = ("localization.energy.alpha", (2.0, LOCALIZATION.energy.alpha), "warm-up-unary")
+    present = ("transfer.foreground_iou", (TRANSFER.foreground_iou,), "warm-up-unary")
+    other = ("transfer.foreground_iou", (0.7,), "warm-up-unary")
+    transfer, localization, _ = tune([evident], TRANSFER, learned, (present, alpha, other, alpha))
+    assert [kind for *_, kind in used] == ["mixed", "learned", "learned", "mixed", "mixed", "mixed"]
+    assert all(entry[:2] == (None, combination) for entry in used)
+    assert localization == learned  # alpha has no effect on unary scores, so the present value is kept
+    assert transfer.foreground_iou == 0.7
 
 
 def test_draws_differ_and_the_same_seed_draws_the_same(target: PlayingTarget) -> None:
@@ -84,13 +161,15 @@ def test_too_few_classes_are_an_error(tmp_path: Path) -> None:
     store, _ = planted_store(tmp_path / "s", classes=3)
     with pytest.raises(InputError, match="too few to hold 3 out"):
         draw_classes(store.dataset, 3, 0)
+    few, _ = planted_store(tmp_path / "few", classes=1, bags=4)
+    together = replace(few.dataset, classes=("a", "b"), tags=((0, 1),) * 4, class_ids=(1, 2))
+    with pytest.raises(InputError, match="4 images, too few to hold 1 classes out"):
+        draw_classes(together, 1, 0)
 
 
 def test_the_command_line_tunes_a_run_and_overwrites_no_other_file(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pairloc.experiments import tuning
-
     monkeypatch.setattr(tuning.tune, "__defaults__", ((("localization.rounds", (0,), "warm-up"),), lambda line: None))
     out = tmp_path / "tuned.json"
     for _ in range(2):  # the command may overwrite its own file

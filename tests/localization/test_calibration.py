@@ -1,6 +1,7 @@
 """Calibration: source classes play the target, and no image of them is trained on."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from helpers import plain_settings, plain_transfer, planted_store, planted_truth
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.localization import calibration
 from pairloc.localization.calibration import _draw_split, calibrate
+from pairloc.localization.combination import Combination, Weighing
 from pairloc.localization.confidence import Calibration
+from pairloc.localization.engine import localize_target
 
 SETTINGS = plain_settings(rounds=1, folds=2)
 
@@ -55,6 +58,24 @@ def test_a_curve_is_fitted_to_which_boxes_are_correct(tmp_path: Path) -> None:
     assert fitted != Calibration()
     assert fitted.scale > 0
     assert fitted == calibrate(store, truth, plain_transfer(steps=40), SETTINGS)
+
+
+def test_with_learned_evidence_the_curve_is_fitted_to_scores_as_the_target_gets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the known classes, since a proposer that was taught the playing ones would recognise them."""
+    used = []
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        used.append(arguments[2])
+        return localize_target(*arguments, **options)
+
+    monkeypatch.setattr(calibration, "localize_target", recorded)
+    store, shown = planted_store(tmp_path / "s", classes=6, bags=60)
+    combination = Combination(learned_on="", weighings=(Weighing(terms={"objectness": (0.0, 1.0, 1.0)}),))
+    settings = plain_settings(unary={"combination": "learned"})
+    calibrate(store, planted_truth(store, shown), plain_transfer(steps=2), settings, combination=combination)
+    assert [(learned.combination, learned.known) for learned in used] == [(combination, None)]
 
 
 def test_a_source_of_one_class_is_not_calibrated(tmp_path: Path) -> None:

@@ -290,6 +290,8 @@ def tune(
     from pairloc.experiments.tuning import PlayingTarget, draw_classes
     from pairloc.experiments.tuning import tune as search
     from pairloc.io import write_json
+    from pairloc.localization.combination import Combination
+    from pairloc.localization.learned import EVIDENCE
     from pairloc.platform import choose_device
     from pairloc.runs.run import open_run
     from pairloc.runs.runner import require_done
@@ -300,7 +302,10 @@ def tune(
     require_done(run, {"bags"})
     store = run.source_bags
     drawn = [draw_classes(store.dataset, classes, seed) for seed in range(draws)]
-    targets = [PlayingTarget(store, run.source, draw, chosen) for draw in drawn]
+    combination = Combination.load(run.folder / EVIDENCE) if dict(run.plan()).get(EVIDENCE) == "done" else None
+    if combination is None and run.settings.localization.unary.combination == "learned":
+        print("this run has not learned how much evidence counts, so all values are compared with mixed scores")
+    targets = [PlayingTarget(store, run.source, draw, chosen, combination) for draw in drawn]
     transfer, localization, tried = search(targets, run.settings.transfer, run.settings.localization, log=print)
     content = {
         "made_by": "pairloc tune",

@@ -109,17 +109,24 @@ class PlayingSplit:
     cluttered: Bools  # (images of the target,)
 
 
-def split_playing(
-    annotated: Annotated, playing: Sequence[int], images: int, generator: np.random.Generator
-) -> PlayingSplit:
-    """Let some classes of a source, `playing`, play the target, by the rule of the COCO protocol.
+@dataclass(frozen=True)
+class PlayingImages:
+    """Masks (n,) of the images of a source: those that still teach, and those that play the target."""
+
+    source: Bools
+    target: Bools
+    cluttered: Bools  # playing images that show other classes too, or no playing class at all
+
+
+def playing_images(
+    dataset: Dataset, playing: Sequence[int], images: int, generator: np.random.Generator
+) -> PlayingImages:
+    """Draw the images on which some classes of a source, `playing`, play the target, by the rule of the COCO protocol.
 
     Images that show playing classes alone are clean. Of those that show other classes too at most a fifth of all images
-    is held aside: they are cluttered. The others remain source images, without boxes of the playing classes. Each kind
-    gets about half of the `images`, with about as many of every class. A single class gets as many images without it,
-    which are held aside too and have no tag.
+    is held aside: they are cluttered. The others remain source images. Each kind gets about half of the `images`, with
+    about as many of every class. A single class gets as many images without it, which are held aside too.
     """
-    dataset, truth = annotated
     others, shown = _class_masks(dataset, playing)
     clean = _balanced(dataset, np.flatnonzero(shown & ~others), playing, images // 2, generator)
     room = min(images - len(clean), len(dataset) // 5)
@@ -129,10 +136,22 @@ def split_playing(
     untagged = generator.permutation(without)[:count]
     target = np.zeros(len(dataset), dtype=np.bool_)
     target[[*clean, *cluttered, *untagged]] = True
+    return PlayingImages(others & ~target, target, others & target)
+
+
+def split_playing(
+    annotated: Annotated, playing: Sequence[int], images: int, generator: np.random.Generator
+) -> PlayingSplit:
+    """Let some classes of a source, `playing`, play the target on the images that `playing_images` draws.
+
+    Source images keep no box of a playing class, playing images only those.
+    """
+    dataset, truth = annotated
+    drawn = playing_images(dataset, playing, images, generator)
     return PlayingSplit(
-        source=restrict(dataset, truth, others & ~target, _source_labels(dataset, playing)),
-        target=restrict(dataset, truth, target, playing),
-        cluttered=others[target],
+        source=restrict(dataset, truth, drawn.source, _source_labels(dataset, playing)),
+        target=restrict(dataset, truth, drawn.target, playing),
+        cluttered=drawn.cluttered[drawn.target],
     )
 
 

@@ -1,6 +1,6 @@
 """Calibration of the confidence on playing classes: source classes whose images the scores were not trained on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from pairloc.bags.store import BagStore
 from pairloc.boxes import iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.localization.combination import Combination
 from pairloc.localization.confidence import Calibration
 from pairloc.localization.engine import MEMORY, learn_source, localize_target
 from pairloc.localization.result import Localization
@@ -35,19 +36,23 @@ def calibrate(
     transfer: TransferSettings,
     settings: LocalizationSettings,
     *,
+    combination: Combination | None = None,
     device: str = "cpu",
     memory: int = MEMORY,
 ) -> Calibration:
     """Fit the calibration curve of the confidence on playing classes.
 
     Transfer scores are learned without the images of the playing classes, a warm-up localizes those images, and a
-    curve is fitted to which of its boxes are correct. A source that is too small gives the default curve.
+    curve is fitted to which of its boxes are correct. With a `combination` the warm-up weighs evidence, as it will for
+    the target, but none of known classes, since the proposer may know the playing ones. A source that is too small
+    gives the default curve.
     """
     split = _draw_split(bags.dataset, settings.seed)
     if split is None:
         return Calibration()
     try:
         learned = learn_source(bags, truth, transfer, indices=split.source, device=device, memory=memory)
+        learned = replace(learned, combination=combination)
     except NoObjectsError:
         return Calibration()
     new_label = {label: index for index, label in enumerate(split.classes)}

@@ -36,6 +36,10 @@ _MISSING = (
 )  # fmt: skip
 
 
+class NothingRightError(InputError):
+    """Raised if no proposal of the playing classes, or of all but some that are held out, overlaps an object."""
+
+
 @dataclass(frozen=True)
 class Game:
     """Images whose classes play the target, and the overlap (M, B) of the proposals of every class with its objects.
@@ -122,12 +126,13 @@ def learn_evidence(
     """Learn from games how much each term counts, and what the confidence in a box is.
 
     `unlike` are games unlike the source, such as drawings: the confidence is learned on them too, so that it falls
-    where little is right. Raises an InputError if too few proposals overlap the objects of the playing classes.
+    where little is right. Raises a NothingRightError (an InputError) if proposals overlap objects of no playing class,
+    or of one alone, which cannot be judged by others.
     """
     first = [_played(game, settings) for game in games]
     everything = [entry for played in first for entry in played]
-    log(f"{len(everything)} playing classes, {sum(len(entry.overlap) for entry in everything)} tags")
     names = sorted({entry.name for entry in everything})
+    log(f"playing classes: {len(names)}, sets of images: {len(games)}")
     parts = [names[part::_PARTS] for part in range(min(_PARTS, len(names)))]
     # The patterns that these games need. Where the only known tag is held out, weights of new tags judge it.
     present = sorted({tuple(sorted({*entry.missing, *own})) for entry in everything for own in ((), ("own",))})
@@ -241,5 +246,5 @@ def _weighings(
         fitted.append(fit_weighing([entry.example(names) for entry in teachers], names, products=products))
     weighings = tuple(entry for entry in fitted if entry is not None)
     if not weighings:
-        raise InputError("the proposals overlap no object of the playing classes, so no evidence can be weighed")
+        raise NothingRightError("the proposals overlap no object of the playing classes, so no evidence can be weighed")
     return weighings

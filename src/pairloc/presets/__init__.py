@@ -44,7 +44,11 @@ def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
     for section, keys in _PATHS.items():
         group = settings.get(section)
         if isinstance(group, dict):
-            paths = {key: value for key, value in group.items() if key in keys and isinstance(value, str)}
+            paths = {
+                key: value
+                for key, value in group.items()
+                if key in keys and isinstance(value, str) and (key != "weights" or value != _PACKAGED_WEIGHTS)
+            }
             settings[section] = group | {key: str((path.parent / value).resolve()) for key, value in paths.items()}
     weights = settings.get("weights")
     if isinstance(weights, str) and weights != _PACKAGED_WEIGHTS:

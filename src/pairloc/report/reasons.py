@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pairloc.datasets.dataset import Dataset
+from pairloc.localization.evidence import OWN_CLASS
 from pairloc.localization.explained import Box, read_explanations
 from pairloc.localization.explanation import BEFORE, NETWORK, PAIRS
 
@@ -16,6 +17,7 @@ WORDS = {
     "transfer score": "looks like an object",
     "objectness": "looks like an object",
     "known class": "resembles known kinds of things",
+    OWN_CLASS: "is recognised as the tag",
     "doubt": "resembles known kinds of things",
     "inside a known class": "resembles known kinds of things",
     "recurrence": "recurs in images with the tag",

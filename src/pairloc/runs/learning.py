@@ -1,7 +1,7 @@
 """Learning weights from annotated images: proposers, bags and transfer scores."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pairloc.bags.extract import extract
@@ -17,6 +17,11 @@ from pairloc.platform import learning_device
 from pairloc.settings import ExtractSettings, ProposerSettings, TransferSettings
 
 AGNOSTIC = "agnostic-proposer"  # the proposer of boxes where another one gives the features
+
+
+def without_class(settings: ExtractSettings) -> ExtractSettings:
+    """Return a copy of extraction settings without class features."""
+    return settings.model_copy(update={"class_features": "none"})
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ class Teacher:
     def source_bags(self, truth: Annotated, proposers: Path, out: Path) -> BagStore:
         """Extract the bags of the source images that the transfer scores are learned from."""
         chosen = for_transfer(*truth, self.proposer, self.transfer.images)
-        return self.bags(truth[0].subset(chosen), proposers, out)
+        teacher = self if self.extract.source_class_features else replace(self, extract=without_class(self.extract))
+        return teacher.bags(truth[0].subset(chosen), proposers, out)
 
     def scores(self, truth: Annotated, bags: BagStore, proposers: Path) -> Learned:
         """Learn the transfer scores from the bags of a source; the known classes are those of the proposer."""

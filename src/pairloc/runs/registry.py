@@ -28,7 +28,10 @@ from pairloc.runs.learning import AGNOSTIC
 from pairloc.runs.stage import Stage
 from pairloc.scores import PAIR_FUNCTIONS
 from pairloc.settings import LocalizationSettings, RunSettings, Settings, TransferSettings
+from pairloc.weights import weights_folder
 
+_TRANSFER_FILES = (f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}")
+_WEIGHED = (COMBINATION, CALIBRATION)
 FINE_TUNED = "fine-tuned"  # the only method that trains a network, so it is a stage around the engine
 
 
@@ -41,12 +44,8 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
     proposer_key = [_key(settings.proposer), _hash(settings.proposer.backbone_weights), source]
     prepared = Stage("data", stages.prepare, settings=[source, target])
     if weights is not None:
-        networks = ("proposer", *((AGNOSTIC,) if settings.extract.agnostic_boxes else ()))
-        proposer = [_hash(weights / name / file) for name in networks for file in (PROPOSER, PROPOSER_SETTINGS)]
-        files = (
-            f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}", f"calibration/{CALIBRATION}",
-            f"{EVIDENCE}/{COMBINATION}",
-        )  # fmt: skip
+        proposer = _proposer_hashes(weights, settings)
+        files = (*_TRANSFER_FILES, f"calibration/{CALIBRATION}", f"{EVIDENCE}/{COMBINATION}")
         classifiers = [_hash(weights / CLASSIFIERS / file) for file in (CLASSIFIER_WEIGHTS, CLASSIFIER_NAMES)]
         learned = [_hash(weights / file) for file in files]
         planned = [prepared, Stage("bags", stages.extract_bags, ("data",), [_key(settings.extract), proposer])]
@@ -68,9 +67,17 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         method_inputs = ("bags", "transfer")
         calibration_inputs: tuple[str, ...] = ("bags",)
         if _learns_evidence(settings):
-            key = [proposer_key, _key(settings.extract), transfer, _key(settings.evidence), localization]
-            key.append(_hash(settings.evidence.weights))
-            planned.append(Stage(EVIDENCE, stages.learn_evidence, ("data",), key, results=(COMBINATION, CALIBRATION)))
+            taught = _never_taught_hashes(settings)
+            alone = settings.evidence.model_copy(update={"weights": None, "draws": 1})  # content counts, and one draw
+            evidence, playing = _key(alone), stages.playing_stages(settings)
+            key = [proposer_key, _key(settings.extract), transfer, evidence, taught]
+            planned += [
+                *(
+                    Stage(name, partial(stages.play, draw), ("data",), key)
+                    for draw, name in enumerate(playing, start=1)
+                ),
+                Stage(EVIDENCE, stages.learn_evidence, ("data", *playing), localization, results=_WEIGHED),
+            ]
             method_inputs, calibration_inputs = (*method_inputs, EVIDENCE), ("bags", EVIDENCE)
         if settings.calibrate:
             key = [transfer, localization]
@@ -107,6 +114,21 @@ def _learns_evidence(settings: RunSettings) -> bool:
     alternating = METHODS["full"].section
     uses = any(METHODS[method].section is alternating for method in settings.methods if method in METHODS)
     return uses and settings.localization.unary.combination == "learned"
+
+
+def _proposer_hashes(weights: Path, settings: RunSettings) -> list[str]:
+    networks = ("proposer", *((AGNOSTIC,) if settings.extract.agnostic_boxes else ()))
+    return [_hash(weights / name / file) for name in networks for file in (PROPOSER, PROPOSER_SETTINGS)]
+
+
+def _never_taught_hashes(settings: RunSettings) -> list[str]:
+    """Hashes of the weights that were not taught some classes; a missing folder is reported when the run starts."""
+    try:
+        folder = None if settings.evidence.weights is None else weights_folder(str(settings.evidence.weights))
+    except InputError:
+        folder = None
+    files = () if folder is None else (folder / file for file in _TRANSFER_FILES)
+    return [] if folder is None else [*_proposer_hashes(folder, settings), *map(_hash, files)]
 
 
 def _needs_classifiers(method: str) -> bool:

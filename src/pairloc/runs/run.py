@@ -1,6 +1,7 @@
 """A run: its settings, its folder, and the data and results that its stages share."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from pairloc.executors import Executor, executor
 from pairloc.formats.reading import read, read_annotated
 from pairloc.io import first_problem, read_json, read_model
 from pairloc.localization.baselines.semantic import read_table
-from pairloc.localization.learned import Learned
+from pairloc.localization.confidence import Calibration
+from pairloc.localization.learned import EVIDENCE, Learned
 from pairloc.localization.methods import check_classifiers
 from pairloc.migration import migrated_run
 from pairloc.platform import learning_device
 from pairloc.runs import runner
+from pairloc.runs.evidence import never_taught
 from pairloc.runs.registry import check_names, stages_of
 from pairloc.runs.stage import Stage
 from pairloc.settings import RunSettings
@@ -60,6 +63,7 @@ class Run:
             for method in self.settings.methods:
                 check_classifiers(method, self.learned)  # loading also reports unusable weights before any work
         self._check_semantic_table()
+        self._check_evidence_weights()
         runner.work(self)
         skipped = self.target_bags.unreadable
         if skipped:
@@ -101,6 +105,15 @@ class Run:
             classifiers = None if self.weights is None else self.learned.classifiers
             sources = self.source[0].classes if classifiers is None else classifiers.classes
         read_table(table, targets, sources)
+
+    def _check_evidence_weights(self) -> None:
+        """Raise an InputError if no class of the source was kept from the weights that evidence is learned with."""
+        weights = self.settings.evidence.weights
+        if weights is None or EVIDENCE not in self.stages:
+            return
+        if weights_folder(str(weights)).resolve().is_relative_to(self.folder.resolve()):
+            raise InputError(f"{weights}: is inside the output folder {self.folder}; choose another output folder")
+        never_taught(tuple(SOURCE) if self.settings.data.scenes is not None else self.source[0].classes, weights)
 
     @property
     def evaluation(self) -> Evaluation:
@@ -150,8 +163,13 @@ class Run:
 
     @cached_property
     def learned(self) -> Learned:
-        """Transfer scores and calibration, learned on the source."""
-        return Learned.load(self.model_folder).to(learning_device(self.device))
+        """Transfer scores, combination of evidence and calibration, learned on the source."""
+        learned = Learned.load(self.model_folder)
+        if self.weights is None:  # the folder may hold results of stages that earlier settings had
+            calibration = learned.calibration if "calibration" in self.stages else Calibration()
+            combination = learned.combination if EVIDENCE in self.stages else None
+            learned = replace(learned, calibration=calibration, combination=combination)
+        return learned.to(learning_device(self.device))
 
     @cached_property
     def source_bags(self) -> BagStore:

@@ -19,6 +19,7 @@ from pairloc.formats.csv import write_table
 from pairloc.formats.reading import read_boxes
 from pairloc.io import copy_file, write_json, write_text
 from pairloc.localization.calibration import calibrate
+from pairloc.localization.combination import Combination
 from pairloc.localization.confidence import FILE as CALIBRATION
 from pairloc.localization.descent import Curve
 from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
@@ -31,8 +32,8 @@ from pairloc.platform import learning_device
 from pairloc.progress import track
 from pairloc.report.gathering import write_report
 from pairloc.runs import fine_tuning
-from pairloc.runs.evidence import evidence_of_source
-from pairloc.runs.learning import AGNOSTIC, Teacher
+from pairloc.runs.evidence import play_target, weigh_evidence
+from pairloc.runs.learning import AGNOSTIC, Teacher, without_class
 from pairloc.runs.stage import record_of
 from pairloc.settings import RunSettings
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
+PLAYING = "playing"  # the stage of what was never taught the playing classes
 LOW_CONFIDENCE = "low-confidence.csv"  # boxes left out of the published ones
 RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
 PUBLISHED = (BOXES, INSTANCES, LOW_CONFIDENCE, PAGE, SKIPPED)
@@ -49,13 +51,14 @@ TITLES = {
     AGNOSTIC: "training the class-agnostic proposer",
     "bags": "finding candidate boxes in every image",
     "transfer": "learning the transfer scores",
+    PLAYING: "training without the classes that play the target",
     EVIDENCE: "learning how much evidence counts",
     "calibration": "calibrating the confidence",
     "classifiers": "learning classifiers of the source classes",
     "fine-tuned": "re-training on the boxes found",
     "evaluation": "evaluating",
     "report": "writing the report",
-}  # all other stages are methods; see `title_of`
+}  # all other stages are methods, or another draw of playing classes; see `title_of`
 
 
 def title_of(stage: str, settings: RunSettings) -> str:
@@ -65,6 +68,8 @@ def title_of(stage: str, settings: RunSettings) -> str:
     """
     if stage == "evaluation" and settings.data.truth is None and settings.data.scenes is None:
         return ""
+    if stage.startswith(PLAYING):
+        return TITLES[PLAYING] + stage.removeprefix(PLAYING).replace("-", ", draw ")
     choosing = "choosing a box for every tag"
     localizing = settings.weights is not None and set(settings.methods) <= {"full", "fine-tuned"}
     return TITLES.get(stage, choosing if localizing else f"{choosing} ({stage})")
@@ -123,7 +128,7 @@ def extract_bags(run: "Run", folder: Path) -> None:
         settings = run.settings.extract
         boxes = run.model_folder / AGNOSTIC if settings.agnostic_boxes else features
         if name == "source" and not settings.source_class_features:
-            settings = settings.model_copy(update={"class_features": "none"})
+            settings = without_class(settings)
         extract(part, boxes, folder / name, settings, features_folder=features, device=run.device, track=progress)
 
 
@@ -146,24 +151,39 @@ def learn_source_classifiers(run: "Run", folder: Path) -> None:
     learned.classifiers.save(folder)
 
 
+def playing_stages(settings: RunSettings) -> list[str]:
+    """The names of the stages that train without the playing classes, one for every draw."""
+    draws = settings.evidence.draws if settings.evidence.weights is None else 1
+    return [PLAYING, *(f"{PLAYING}-{draw}" for draw in range(2, draws + 1))]
+
+
+def play(draw: int, run: "Run", folder: Path) -> None:
+    """Train a second proposer without a draw of source classes, and extract the bags of their images."""
+    settings = run.settings.evidence
+    play_target(run.source, settings, _teacher(run), folder, lambda line: run.log(f"  {line}"), draw=draw)
+
+
 def learn_evidence(run: "Run", folder: Path) -> None:
     """Learn how much each piece of evidence counts, and the confidence, on classes that a second proposer lacks."""
     settings = run.settings
-    teacher = Teacher(settings.proposer, settings.extract, settings.transfer, run.device, run.memory, run.log)
-    combination, calibration = evidence_of_source(
-        run.source, settings.evidence, teacher, settings.localization, folder, lambda line: run.log(f"  {line}")
-    )
-    for part in folder.glob("draw-*"):  # large, and of no further use
-        shutil.rmtree(part)
+    combination, calibration = weigh_evidence(
+        run.source, settings.evidence, _teacher(run), settings.localization,
+        [run.folder / name for name in playing_stages(settings)], lambda line: run.log(f"  {line}"),
+    )  # fmt: skip
     combination.save(folder)
     if calibration is not None:
         calibration.save(folder)
 
 
+def _teacher(run: "Run") -> Teacher:
+    settings = run.settings
+    return Teacher(settings.proposer, settings.extract, settings.transfer, run.device, run.memory, run.log)
+
+
 def calibrate_confidence(run: "Run", folder: Path) -> None:
     """Fit the calibration of the confidence on playing classes, or take the one that was learned with the evidence."""
-    settings = run.settings
-    if (run.folder / EVIDENCE / CALIBRATION).is_file():
+    settings, weighs = run.settings, EVIDENCE in run.stages
+    if weighs and (run.folder / EVIDENCE / CALIBRATION).is_file():
         copy_file(run.folder / EVIDENCE / CALIBRATION, folder / CALIBRATION)
         return
     calibration = calibrate(
@@ -171,6 +191,7 @@ def calibrate_confidence(run: "Run", folder: Path) -> None:
         run.source,
         settings.transfer,
         settings.localization,
+        combination=Combination.load(run.folder / EVIDENCE) if weighs else None,
         device=learning_device(run.device),
         memory=run.memory,
     )

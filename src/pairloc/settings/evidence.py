@@ -19,6 +19,6 @@ class EvidenceSettings(Settings):
     images: int = Field(default=3000, ge=2, description="Maximum number of images of the playing classes in a draw.")
     weights: Path | None = Field(
         default=None,
-        description="Folder of weights that were not taught some source classes, which then play; none are trained.",
+        description="Weights (a folder, or coco63) never taught some source classes; these play, none are trained.",
     )
     seed: Seed = 0
