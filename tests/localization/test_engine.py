@@ -177,6 +177,23 @@ def test_tags_that_share_a_box_lose_confidence_with_learned_evidence_alone(store
     assert (confidences["learned"] < confidences["mixed"]).all()
 
 
+def test_a_tag_that_every_image_has_is_named_in_the_log(stores: Stores) -> None:
+    """Its boxes are found without comparing with images that lack it; other weighings need no such images."""
+    store, _, learned = stores
+    weighing = Weighing(terms={"transfer score": (0.0, 1.0, 1.0)})
+    weighed = replace(learned, combination=Combination(learned_on="", weighings=(weighing,)))
+    settings, images = plain_settings(rounds=0, unary={"combination": "learned"}), store.dataset.images
+    said: dict[str, list[str]] = {}
+    for name, tags in (("alone", ((0,),) * len(images)), ("several", store.dataset.tags)):
+        classes = ("key",) if name == "alone" else store.dataset.classes
+        lines = said.setdefault(name, [])
+        found = localize_target(store, Dataset(images, classes, tags), weighed, settings, log=lines.append)
+        assert len(found.boxes) == len(images)
+    (line,) = [line for line in said["alone"] if "every image" in line]
+    assert line.startswith("every image has the tag key, so boxes are not compared with images that lack it")
+    assert not [line for line in said["several"] if "every image" in line]
+
+
 def test_invalid_arguments_are_reported(stores: Stores, tmp_path: Path) -> None:
     store, _, learned = stores
     with pytest.raises(InputError, match="there is no method 'best'"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from pairloc.errors import InputError, abbreviated
@@ -75,8 +76,9 @@ def gather_evidence(
     if session.learned.combination is None:
         session.log("these weights have no learned combination of evidence, so scores are mixed as in the paper")
         return None
-    if line := known_tags(session.target, session.learned):
-        session.log(line)
+    for line in (known_tags(session.target, session.learned), everywhere(session.target)):
+        if line:
+            session.log(line)
     task = GatherEvidence(session.target, session.learned, settings, energy)
     return tuple(session.executor.map(task, range(len(session.target.classes))))
 
@@ -94,6 +96,17 @@ def known_tags(target: Target, learned: Learned) -> str:
         return ""
     what = "1 tag is a class" if len(tags) == 1 else f"{len(tags)} tags are classes"
     return f"{what} that the weights know: {abbreviated(tags)}"
+
+
+def everywhere(target: Target) -> str:
+    """Say which tags every image has, since nothing can recur without them; empty if there are none."""
+    tags = [target.classes[label] for label in torch.nonzero(target.tagged.all(dim=0))[:, 0].tolist()]
+    if not tags:
+        return ""
+    return (
+        f"every image has {'the tag' if len(tags) == 1 else 'the tags'} {abbreviated(tags)}, so boxes are not compared "
+        "with images that lack it; some images without it would help"
+    )
 
 
 @dataclass(frozen=True)
