@@ -9,7 +9,8 @@ import torch
 
 from helpers import plain_settings, plain_transfer, planted_scores, planted_target, recipe
 from pairloc.errors import InputError
-from pairloc.localization.confidence import Calibration, confidence, plain_signals
+from pairloc.localization.confidence import Calibration, confidence, evidence_signals, plain_signals
+from pairloc.localization.evidence import Terms
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS
 
@@ -40,6 +41,25 @@ def test_too_little_data_gives_the_default_curve() -> None:
     assert Calibration.fit(few, few, few > 0.5) == Calibration()
     many = torch.rand(500)
     assert Calibration.fit(many, many, torch.ones(500, dtype=torch.bool)) == Calibration()
+
+
+def test_known_tags_have_a_level_of_their_own() -> None:
+    """New tags lack the term of their own class; the same signals otherwise mean more for known tags."""
+    names = ("transfer score", "objectness", "recurrence", "elsewhere", "own class")
+    table, scores = torch.randn(5, 4, 5, generator=torch.Generator().manual_seed(0)), torch.rand(5, 4)
+    chosen, probability = torch.tensor([0, 3, 1, 2, 0]), torch.full((5,), 0.6)
+    known = evidence_signals(Terms(names, table), scores, probability, chosen)
+    new = evidence_signals(Terms(names[:4], table[..., :4]), scores, probability, chosen)
+    assert known["known tag"].tolist() == [1.0] * 5
+    assert new["known tag"].tolist() == [0.0] * 5
+    assert known["own class"].tolist() == pytest.approx(table[range(5), chosen.tolist(), 4].tolist())
+    assert bool(new["own class"].isnan().all())
+    for signals in (known, new):
+        signals |= plain_signals(torch.ones(5), torch.ones(5))
+    both = {name: torch.cat([known[name], new[name]]).repeat(40) for name in known}
+    correct = (torch.cat([torch.ones(5), torch.zeros(5)]).repeat(40) * torch.rand(400)) > 0.2
+    fitted = Calibration.fit_signals(both, correct)
+    assert float(fitted.of_signals(known).min()) > 0.6 > 0.2 > float(fitted.of_signals(new).max())
 
 
 def test_the_confidence_is_halved_for_a_class_of_one_bag() -> None:

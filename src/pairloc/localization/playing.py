@@ -26,7 +26,7 @@ from pairloc.localization.target import Target
 from pairloc.settings import LocalizationSettings
 
 _MEMORY = 8 << 30  # limit of the features of a game kept in memory, in bytes
-_ALPHA = 0.3  # of 0.1, 0.3 and 1 the best on playing classes (docs/experiments/evidence.md)
+_ALPHA = 0.1  # of 0.1, 0.3 and 1 the best on playing classes (docs/experiments/evidence.md)
 _PARTS = 6  # the playing classes are divided into this many parts, each judged by weights learned on the others
 # What may be missing: pair scores, and with them what recurs elsewhere; bags without the tag; known classes. A tag that
 # is new has no known class of its own.
