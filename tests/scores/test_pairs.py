@@ -58,6 +58,9 @@ def test_blocks_and_sums_equal_the_loop(backend: str, m: int, b: int, d: int, va
     scorer = PairScorer(relation, features, label=1, backend=backend, memory=memory)  # type: ignore[arg-type]
     left, right = torch.tensor([0, 1, 0]), torch.tensor([1, 0, m - 1])
     torch.testing.assert_close(scorer.block(left, right).double(), table[left, right], atol=2e-5, rtol=1e-5)
+    some, others = torch.tensor([1, 0]), torch.tensor([m - 1, 0, 1])
+    every = table[some][:, others].transpose(1, 2).flatten(2)  # (2, B, 3 B)
+    torch.testing.assert_close(scorer.table(some, others).double(), every, atol=2e-5, rtol=1e-5)
     generator = torch.Generator().manual_seed(1)
     chosen_bags = torch.tensor([0, m - 1, 1, 1])
     chosen = torch.randint(0, b, (4,), generator=generator)

@@ -63,12 +63,10 @@ def _matches(target: Target, transfer: TransferScores, bags: Tensor, references:
     """Score of the best proposal of every reference bag, for the proposals of bags (n,): (n, B, R)."""
     features = torch.cat([target.bags.features(bags), references.packed])
     scorer = PairScorer(transfer.relation, features)
-    left = torch.arange(len(bags), device=features.device).repeat_interleave(len(references.packed))
-    right = torch.arange(len(bags), len(features), device=features.device).repeat(len(bags))
-    scores = scorer.block(left, right) / 2  # the mean of both directions: (n P, B, B)
+    rows = torch.arange(len(features), device=features.device)
+    scores = scorer.table(rows[: len(bags)], rows[len(bags) :]) / 2  # the mean of both directions: (n, B, P B)
     count, k = references.valid.shape
-    by_proposal = scores.view(len(bags), -1, *scores.shape[1:]).transpose(1, 2).flatten(2)  # (n, B, P B)
-    scores = by_proposal[..., : count * k].unflatten(2, (count, k))
+    scores = scores[..., : count * k].unflatten(2, (count, k))
     best: Tensor = scores.masked_fill(~references.valid.to(scores.device), -torch.inf).amax(dim=3)
     return best
 

@@ -83,6 +83,13 @@ class Cosines:
             out[batch] = 2 * (weighted @ other.transpose(1, 2) + embedded.bias)
         return out
 
+    def table(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairKernel`: one matrix product."""
+        embedded = self.embedded
+        weighted = (embedded.direction[left] * embedded.weight).flatten(0, 1)  # (n B, d)
+        scores = weighted @ embedded.direction[right].flatten(0, 1).T  # (n B, m B)
+        return (2 * (scores + embedded.bias)).unflatten(0, (len(left), -1))
+
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairKernel`. One product serves all bags; bags with a chosen proposal are recomputed without it."""
         embedded = self.embedded

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pairloc.scores.pair_function import table_of_blocks
 from pairloc.scores.relation import Projected
 
 
@@ -55,6 +56,10 @@ class Eager:
                 rows = self._bags(left[bags], proposals)
                 out[bags, proposals] = self.pair_sum(rows, columns) + self.pair_sum(columns, rows).transpose(1, 2)
         return out
+
+    def table(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairKernel`."""
+        return table_of_blocks(self, left, right)
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairKernel`."""

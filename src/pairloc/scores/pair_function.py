@@ -16,12 +16,21 @@ class PairKernel(Protocol):
     def block(self, left: Tensor, right: Tensor) -> Tensor:
         """score(e, e') + score(e', e) of all proposals of bags `left` (n,) and `right` (n,) -> (n, B, B)."""
 
+    def table(self, left: Tensor, right: Tensor) -> Tensor:
+        """The same for each of the bags `left` (n,) with each of the bags `right` (m,) -> (n, B, m B)."""
+
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Weighted sum of score(e, e') + score(e', e) over chosen proposals e', for all proposals e of `bags` (n,).
 
         The chosen proposals are `chosen` (m,) of bags `chosen_bags` (m,). Weights (m,) give one sum, (n, B); weights
         (m, g) give g sums, (g, n, B). A bag is never compared with itself.
         """
+
+
+def table_of_blocks(kernel: PairKernel, left: Tensor, right: Tensor) -> Tensor:
+    """`PairKernel.table` from blocks, for kernels that have no faster way."""
+    blocks = kernel.block(left.repeat_interleave(len(right)), right.repeat(len(left)))  # (n m, B, B)
+    return blocks.unflatten(0, (len(left), len(right))).transpose(1, 2).flatten(2)
 
 
 class PairFunction(nn.Module):

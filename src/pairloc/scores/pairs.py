@@ -68,6 +68,10 @@ class PairScorer:
         """score(e, e') + score(e', e) of all proposals of bags `left` (n,) and `right` (n,) -> (n, B, B)."""
         return self._kernel.block(left, right)
 
+    def table(self, left: Tensor, right: Tensor) -> Tensor:
+        """The same for each of the bags `left` (n,) with each of the bags `right` (m,) -> (n, B, m B)."""
+        return self._kernel.table(left, right)
+
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Weighted sum of score(e, e') + score(e', e) over chosen proposals e', for all proposals e of `bags` (n,).
 

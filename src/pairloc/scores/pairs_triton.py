@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pairloc.scores.pair_function import table_of_blocks
 from pairloc.scores.relation import Projected
 
 _ROWS, _COLUMNS, _WARPS = 8, 32, 1  # fastest tile on an H200, for 100 and for 300 proposals
@@ -44,6 +45,10 @@ class TritonPairs:
                 b=b, d=d, n_rows=_ROWS, n_columns=_COLUMNS, num_warps=_WARPS, **self.options,
             )  # fmt: skip
         return out
+
+    def table(self, left: Tensor, right: Tensor) -> Tensor:
+        """See `PairKernel`."""
+        return table_of_blocks(self, left, right)
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairKernel`."""
