@@ -25,6 +25,7 @@ from pairloc.io import (
     read_xml,
     refuse_links,
     refuse_other_work,
+    remove_partial_files,
     replacing,
     sha256,
     write_array,
@@ -478,3 +479,15 @@ copy.copy(thing)
         file.parent.mkdir(exist_ok=True)
         file.write_text("from PIL import Image" + text)
         assert len(list(writing_calls(file))) == expected
+
+
+def test_files_of_killed_processes_are_removed_and_no_others(tmp_path: Path) -> None:
+    """Ours and those that safetensors leaves when it is killed in the middle of a file."""
+    folder = tmp_path / "proposer"
+    folder.mkdir()
+    left = [".0123abcd.partial-77", ".tmpE2Azoy"]
+    kept = [".lock", ".tmp", ".tmpnotes.txt", ".0123abcd.partial", "tmpE2Azoy", "state.safetensors"]
+    for name in (*left, *kept):
+        (folder / name).write_text("x")
+    remove_partial_files(tmp_path)
+    assert sorted(entry.name for entry in folder.iterdir()) == sorted(kept)

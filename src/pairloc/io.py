@@ -150,8 +150,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def remove_partial_files(folder: Path) -> None:
     """Remove the temporary files of processes that were killed; call it only while no other process writes there."""
-    for file in folder.rglob(".*.partial-*"):
-        if re.fullmatch(r"\.[0-9a-f]{8}\.partial-\d+", file.name) and file.is_file() and not file.is_symlink():
+    for file in folder.rglob(".*"):
+        # Ours, and those that safetensors writes beside its file.
+        partial = re.fullmatch(r"\.([0-9a-f]{8}\.partial-\d+|tmp[A-Za-z0-9]{6})", file.name)
+        if partial and file.is_file() and not file.is_symlink():
             file.unlink(missing_ok=True)
 
 
