@@ -88,7 +88,8 @@ class Cosines:
         embedded = self.embedded
         weighted = (embedded.direction[left] * embedded.weight).flatten(0, 1)  # (n B, d)
         scores = weighted @ embedded.direction[right].flatten(0, 1).T  # (n B, m B)
-        return (2 * (scores + embedded.bias)).unflatten(0, (len(left), -1))
+        table: Tensor = (2 * (scores + embedded.bias)).unflatten(0, (len(left), -1))
+        return table
 
     def against(self, bags: Tensor, chosen_bags: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """See `PairKernel`. One product serves all bags; bags with a chosen proposal are recomputed without it."""

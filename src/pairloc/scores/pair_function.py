@@ -30,7 +30,8 @@ class PairKernel(Protocol):
 def table_of_blocks(kernel: PairKernel, left: Tensor, right: Tensor) -> Tensor:
     """`PairKernel.table` from blocks, for kernels that have no faster way."""
     blocks = kernel.block(left.repeat_interleave(len(right)), right.repeat(len(left)))  # (n m, B, B)
-    return blocks.unflatten(0, (len(left), len(right))).transpose(1, 2).flatten(2)
+    table: Tensor = blocks.unflatten(0, (len(left), len(right))).transpose(1, 2).flatten(2)
+    return table
 
 
 class PairFunction(nn.Module):
