@@ -239,10 +239,27 @@ def test_the_log_names_the_tags_that_are_known_classes(knowing: tuple[BagStore, 
         localized(store, replace(learned, known=None), tags_as_new=False)[1],
         localized(store, replace(learned, combination=None), tags_as_new=False)[1],
     )
-    assert [line for lines in quiet for line in lines if "know" in line] == []
+    assert [line for lines in quiet for line in lines if "that the weights know:" in line] == []
     assert learned.known is not None
     one = replace(learned, known=replace(learned.known, names=("cat", "CLASS 2", "dog")))
     assert "1 tag is a class that the weights know: class 2" in localized(store, one, tags_as_new=False)[1]
+
+
+def test_the_log_says_if_most_boxes_look_like_known_things(knowing: tuple[BagStore, Learned]) -> None:
+    """All three are known by other names here; a tag that is the known class itself does not count."""
+    store, learned = knowing
+    assert learned.known is not None
+    others = replace(learned, known=replace(learned.known, names=("person", "chair", "dog")))
+    assert others.known is not None
+    (line,) = [line for line in localized(store, others, tags_as_new=False)[1] if "look like" in line]
+    found, boxes = map(int, line.split(" boxes")[0].split(" of "))
+    assert boxes == len(store)
+    assert boxes / 2 < found <= boxes
+    assert "person" in line
+    assert line.endswith("and may not show the tag; review them first")
+    unsure = replace(learned, known=replace(others.known, weight=0 * others.known.weight))
+    for quiet in (learned, replace(learned, known=None), unsure):
+        assert not [line for line in localized(store, quiet, tags_as_new=False)[1] if "look like" in line]
 
 
 def test_tags_as_new_restores_the_scores_of_weights_that_know_no_tag(knowing: tuple[BagStore, Learned]) -> None:
@@ -281,4 +298,4 @@ def test_weights_that_did_not_learn_to_use_known_tags_treat_them_as_new(knowing:
     (one, lines), (other, quiet) = (localized(store, before, tags_as_new=tags_as_new) for tags_as_new in (False, True))
     assert same(one, other)
     assert all(map(torch.equal, one.state.gaps, other.state.gaps))
-    assert [line for line in lines + quiet if "know" in line] == []
+    assert [line for line in lines + quiet if "that the weights know:" in line] == []

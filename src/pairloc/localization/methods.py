@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from pairloc.errors import InputError, abbreviated
+from pairloc.errors import InputError
 from pairloc.executors import Executor
 from pairloc.localization.alternate import Alternation, Log, State
 from pairloc.localization.baselines.deselaers import deselaers
@@ -27,6 +26,7 @@ from pairloc.localization.evidence import Evidence, lasting_terms
 from pairloc.localization.explanation import Explanation, explain
 from pairloc.localization.learned import Learned
 from pairloc.localization.outcome import Outcome
+from pairloc.localization.remarks import everywhere, familiar, known_tags
 from pairloc.localization.target import Target
 from pairloc.settings import (
     DeselaersSettings,
@@ -64,6 +64,8 @@ def alternating(session: Session, settings: LocalizationSettings, *, pairs: bool
     task = ScoreProposals(session.target, learned, settings, energy, state, evidence)
     results = session.executor.map(task, range(len(session.target.classes)))
     scores, agreements, confidences, explanations = zip(*results, strict=True)
+    if evidence is not None and (line := familiar(session.target, session.learned, state)):
+        session.log(line)
     return Outcome(state, scores, agreements, confidences, settings.boxes, explanations)
 
 
@@ -81,32 +83,6 @@ def gather_evidence(
             session.log(line)
     task = GatherEvidence(session.target, session.learned, settings, energy)
     return tuple(session.executor.map(task, range(len(session.target.classes))))
-
-
-def known_tags(target: Target, learned: Learned) -> str:
-    """Say which tags are known classes, and which class a tag is that is called otherwise; empty if all are new."""
-    if learned.known is None:
-        return ""
-    tags = []
-    for tag, own in zip(target.classes, target.own, strict=False):  # `own` is empty if all are new
-        if own is not None:
-            name = learned.known.names[own]
-            tags.append(tag if tag.casefold() == name.casefold() else f"{tag} ({name})")
-    if not tags:
-        return ""
-    what = "1 tag is a class" if len(tags) == 1 else f"{len(tags)} tags are classes"
-    return f"{what} that the weights know: {abbreviated(tags)}"
-
-
-def everywhere(target: Target) -> str:
-    """Say which tags every image has, since nothing can recur without them; empty if there are none."""
-    tags = [target.classes[label] for label in torch.nonzero(target.tagged.all(dim=0))[:, 0].tolist()]
-    if not tags:
-        return ""
-    return (
-        f"every image has {'the tag' if len(tags) == 1 else 'the tags'} {abbreviated(tags)}, so boxes are not compared "
-        "with images that lack it; some images without it would help"
-    )
 
 
 @dataclass(frozen=True)
