@@ -218,7 +218,7 @@ def knowing(stores: Stores) -> tuple[BagStore, Learned]:
     names = ("Class 0", "class-2", "dog")
     plain_terms = {"transfer score": (0.0, 1.0, 0.2)}
     shared = plain_terms | {"known class": (-3.0, 1.0, -0.5), "doubt": (0.5, 0.5, 0.3)}
-    own = shared | {"own class": (-3.0, 1.0, 5.0)}
+    own = shared | {"own class": (-3.0, 2.0, 10.0)}
     weighings = tuple(Weighing(terms=terms) for terms in (plain_terms, shared, own))
     combination = Combination(learned_on="", weighings=weighings)
     return store, replace(learned, combination=combination, known=KnownClasses(names, weight, torch.zeros(4)))
