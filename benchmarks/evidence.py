@@ -1,20 +1,15 @@
 """Learn how much evidence counts on playing classes, and measure what weights with learned evidence reach.
 
-    .venv/bin/python benchmarks/evidence.py cut COCO OUT
-    pairloc run OUT/draw-1/run.toml --out RUN1        (and so on, for every draw)
+    .venv/bin/python benchmarks/playing_sets.py COCO SETS       (and `pairloc run` for every folder, as it says)
     .venv/bin/python benchmarks/evidence.py learn WEIGHTS --games RUN1 RUN2 ... [--unlike RUN ...]
     .venv/bin/python benchmarks/evidence.py measure RUN --weights WEIGHTS [--method full] [--set KEY=VALUE]
 
-`cut` divides the 63 source classes of the COCO protocol into four draws. In each of them a quarter of the classes
-plays: images of train2017 that show playing classes alone (clean), images of val2017 and of train2017 that show them
-among others (cluttered), none with a target class. The proposer of a draw is trained on 20,000 other images. COCO
-holds train2017/, val2017/ and their instances_*.json.
-
 `learn` needs runs whose weights were never taught the classes of their target, or were taught all of them (known
 tags). Each becomes up to three games: all images, the clean and the cluttered ones; cluttered ones are in
-cluttered.txt beside the target's tags, or have a name that begins with val2017/. Runs given with `--unlike` have
-images unlike the source, such as `pairloc scenes` writes them: the confidence is learned on them too. WEIGHTS gets
-evidence/ and calibration/.
+cluttered.txt beside the target's tags, or have a name that begins with val2017/. Of more than --most images of a class
+and kind some are drawn. Runs given with `--unlike` have images unlike the source: the confidence is learned on them
+too. WEIGHTS gets evidence/ and calibration/. CorLoc of every game, each class judged by weights learned on the others,
+is printed.
 
 `measure` takes the bags of a run with ground truth and prints CorLoc @0.5 / @0.7 of all, clean and cluttered images
 and of every class, and for the confidence the area under the ROC curve, the expected calibration error (ten bins) and
@@ -24,20 +19,18 @@ its mean beside the share that is right. `--only clean` or `--only cluttered` lo
 import argparse
 import json
 import time
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from paper_grid import measure
+from playing_sets import drawn
 
-from pairloc.curation.splits import COCO17, Annotated, Split, merge, restrict
-from pairloc.datasets.dataset import Dataset
 from pairloc.evaluation.corloc import localized
-from pairloc.formats.reading import read_annotated
 from pairloc.localization.combination import Combination
 from pairloc.localization.confidence import Calibration
 from pairloc.localization.engine import localize_target
@@ -48,24 +41,6 @@ from pairloc.presets import merged, set_value
 from pairloc.runs.run import Run, open_run
 from pairloc.settings import LocalizationSettings
 
-DRAWS, SOURCE_IMAGES, CLEAN_OF_CLASS, CLUTTERED_OF_CLASS = 4, 20_000, 120, 40
-CONFIG = """methods = ["warm-up-unary"]
-calibrate = false
-[data]
-source = "{folder}/source.json"
-source_images = "{images}"
-target = "{folder}/target_tags.csv"
-target_images = "{images}"
-truth = "{folder}/target_truth.json"
-[proposer]
-batch = 64
-crop = 0.6
-epochs = 3
-held_out = 0.25
-[localization.unary]
-combination = "mixed"
-"""
-
 
 def is_cluttered(run: Run) -> npt.NDArray[np.bool_]:
     listed = None if run.settings.data.target is None else run.settings.data.target.with_name("cluttered.txt")
@@ -74,73 +49,30 @@ def is_cluttered(run: Run) -> npt.NDArray[np.bool_]:
     return np.array([file.startswith("val2017/") if names is None else file in names for file in files], dtype=np.bool_)
 
 
-def drawn(dataset: Dataset, candidates: npt.NDArray[Any], classes: Sequence[int], most: int) -> list[int]:
-    """Draw images until every class has `most` of them, or all there are."""
-    count: Counter[int] = Counter()
-    chosen = []
-    for index in np.random.default_rng(0).permutation(candidates).tolist():
-        tags = set(dataset.tags[index]) & set(classes)
-        if any(count[label] < most for label in tags):
-            chosen.append(index)
-            count.update(tags)
-    return chosen
-
-
-def cut(options: argparse.Namespace) -> None:
-    parts: list[Annotated] = [
-        read_annotated(options.coco / f"instances_{part}.json", images=options.coco / part)
-        for part in ("train2017", "val2017")
-    ]
-    dataset, truth = merge(parts)
-    random, is_train = np.random.default_rng(0), np.arange(len(dataset)) < len(parts[0][0])
-    names = [name for name in dataset.classes if name not in COCO17]
-    shuffled = random.permutation(names).tolist()
-
-    def shows(labels: Sequence[int]) -> npt.NDArray[np.bool_]:
-        return np.array([bool(set(tags) & set(labels)) for tags in dataset.tags])
-
-    def labels_of(chosen: Sequence[str]) -> list[int]:
-        return [label for label, name in enumerate(dataset.classes) if name in chosen]
-
-    has_target, has_source = shows(labels_of(COCO17)), shows(labels_of(names))
-    pool = np.zeros(len(dataset), dtype=np.bool_)
-    pool[random.permutation(np.flatnonzero(is_train & has_source))[:SOURCE_IMAGES]] = True
-    for draw in range(DRAWS):
-        playing, taught = (
-            labels_of(shuffled[draw::DRAWS]),
-            labels_of([n for n in names if n not in shuffled[draw::DRAWS]]),
-        )
-        shown, among_others = shows(playing), shows(taught) | has_target
-        clean = drawn(dataset, np.flatnonzero(is_train & shown & ~among_others), playing, CLEAN_OF_CLASS)
-        mixed = np.flatnonzero(is_train & shown & among_others & ~has_target & ~pool)
-        mask = ~is_train & shown & ~has_target
-        mask[[*clean, *drawn(dataset, mixed, playing, CLUTTERED_OF_CLASS)]] = True
-        source = restrict(dataset, truth, pool & shows(taught) & ~mask, taught)
-        folder = options.out / f"draw-{draw + 1}"
-        Split(source, restrict(dataset, truth, mask, playing)).write(folder)
-        cluttered = [dataset.images[index].file for index in np.flatnonzero(mask & among_others)]
-        (folder / "cluttered.txt").write_text("".join(f"{file}\n" for file in cluttered))
-        (folder / "run.toml").write_text(CONFIG.format(folder=folder.resolve(), images=options.coco.resolve()))
-        print(f"{folder}: {', '.join(dataset.classes[label] for label in playing)}; {int(mask.sum())} images")
-
-
-def game(run: Run, settings: LocalizationSettings, device: str, indices: list[int] | None = None) -> Game:
+def games_of(folder: Path, settings: LocalizationSettings, device: str, most: int) -> list[Game]:
+    """All images of a run, the clean and the cluttered ones; of more than `most` of a class some are drawn."""
+    run = open_run(folder, device)
     assert run.truth is not None
-    return Game.of(
-        run.target_bags, run.truth, run.learned, settings, indices=indices, device=device, memory=run.memory
-    )  # fmt: skip
+    cluttered, dataset = is_cluttered(run), run.target
+    kinds = {"clean": ~cluttered, "cluttered": cluttered} if cluttered.any() and not cluttered.all() else {"": None}
+    chosen = {
+        kind: sorted(drawn(dataset, np.arange(len(dataset)) if mask is None else np.flatnonzero(mask), most))
+        for kind, mask in kinds.items()
+    }
+    parts = {"all": sorted(chain.from_iterable(chosen.values()))} | (chosen if len(chosen) > 1 else {})
+    return [
+        Game.of(
+            run.target_bags, run.truth, run.learned, settings, indices=indices, name=f"{folder.parent.name}, {kind}",
+            device=device, memory=run.memory,
+        )
+        for kind, indices in parts.items()
+    ]  # fmt: skip
 
 
 def learn(options: argparse.Namespace, settings: LocalizationSettings, device: str) -> None:
-    games = []
-    for folder in options.games:
-        run = open_run(folder, device)
-        cluttered = is_cluttered(run)
-        kinds = (cluttered, ~cluttered) if cluttered.any() and not cluttered.all() else ()
-        games += [game(run, settings, device)]
-        games += [game(run, settings, device, np.flatnonzero(kind).tolist()) for kind in kinds]
-    unlike = [game(open_run(folder, device), settings, device) for folder in options.unlike]
-    combination, calibration = learn_evidence(games, settings, unlike=unlike, log=print)
+    games = [game for folder in options.games for game in games_of(folder, settings, device, options.most)]
+    unlike = [game for folder in options.unlike for game in games_of(folder, settings, device, options.most)]
+    combination, calibration = learn_evidence(games, settings, unlike=unlike, log=partial(print, flush=True))
     combination.save(options.folder / EVIDENCE)
     calibration.save(options.folder / CALIBRATION)
 
@@ -195,9 +127,6 @@ def evaluate(options: argparse.Namespace, settings: LocalizationSettings, device
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tasks = parser.add_subparsers(dest="task", required=True)
-    cutting = tasks.add_parser("cut")
-    cutting.add_argument("coco", type=Path)
-    cutting.add_argument("out", type=Path)
     for name in ("learn", "measure"):
         task = tasks.add_parser(name)
         task.add_argument("folder", type=Path)
@@ -206,14 +135,12 @@ def main() -> None:
         if name == "learn":
             task.add_argument("--games", type=Path, nargs="+", required=True)
             task.add_argument("--unlike", type=Path, nargs="*", default=[])
+            task.add_argument("--most", type=int, default=110, help="images of a class and kind (default: 110)")
         else:
             task.add_argument("--weights", type=Path)
             task.add_argument("--method", nargs="+", default=["full"])
             task.add_argument("--only", choices=("clean", "cluttered"))
     options = parser.parse_args()
-    if options.task == "cut":
-        cut(options)
-        return
     changes: dict[str, Any] = {}
     for change in options.changes:
         set_value(changes, change)

@@ -50,6 +50,7 @@ class Game:
     target: Target
     overlap: tuple[Tensor, ...]  # minus one for padding and proposals that may not be selected
     learned: Learned
+    name: str = "images"  # for the log
 
     @classmethod
     def of(
@@ -60,6 +61,7 @@ class Game:
         settings: LocalizationSettings,
         *,
         indices: Sequence[int] | None = None,
+        name: str = "images",
         device: str = "cpu",
         memory: int = _MEMORY,
     ) -> "Game":
@@ -75,7 +77,7 @@ class Game:
         for label, positives in enumerate(target.positives):
             selectable = target.selectable(positives, settings.unary.max_area).cpu()
             overlap.append(_overlap(target, label, images, truth).masked_fill(~selectable, -1))
-        return cls(target, tuple(overlap), learned)
+        return cls(target, tuple(overlap), learned, name)
 
 
 def _overlap(target: Target, label: int, images: list[int | None], truth: tuple[Dataset, GroundTruth]) -> Tensor:
@@ -152,13 +154,13 @@ def learn_evidence(
     weighings = _weighings(everything, _MISSING, with_classes=False) + _weighings(after, _MISSING, with_classes=True)
     combination = Combination(learned_on=", ".join(names), alpha=_ALPHA, weighings=weighings)
     rows = []
-    for played, state in zip(first, states, strict=True):
+    for game, played, state in zip(games, first, states, strict=True):
         loop = _Loop.of(played, settings, judges)
-        rows += loop.judged(loop.alternation.relocalize(state, 1))
+        rows += loop.judged(loop.alternation.relocalize(state, 1), game.name, log)
     for game in unlike:
         played = _played(game, settings)
         loop = _Loop.of(played, settings, dict.fromkeys(game.target.classes, combination))
-        rows += loop.judged(loop.alternation.relocalize(loop.retrained(), 1))
+        rows += loop.judged(loop.alternation.relocalize(loop.retrained(), 1), game.name, log)
     signals, correct = zip(*rows, strict=True)
     columns = {name: torch.cat([entry[name] for entry in signals]) for name in signals[0]}
     return combination, Calibration.fit_signals(columns, torch.cat(correct))
@@ -194,10 +196,13 @@ class _Loop:
     def retrained(self) -> State:
         return self.alternation.retrain(self.alternation.warm_up(), 1)
 
-    def judged(self, state: State) -> list[tuple[dict[str, Tensor], Tensor]]:
-        """For every class the signals (M,) of its selected boxes, and which of them are right (M,)."""
+    def judged(self, state: State, name: str, log: Log) -> list[tuple[dict[str, Tensor], Tensor]]:
+        """For every class the signals (M,) of its selected boxes, and which of them are right (M,).
+
+        The mean over the classes of the share that is right is logged.
+        """
         loop = self.alternation
-        rows = []
+        rows, overlaps = [], []
         for entry in self.played:
             label = entry.view.label
             evidence = None if loop.evidence is None else loop.evidence[label]
@@ -207,7 +212,10 @@ class _Loop:
             scores = view.conditional(state.scores, selection, state.fold[view.bags])
             signals = plain_signals(agreement(view, scores, selection, trained=True), state.gaps[label])
             signals |= evidence_signals(evidence.terms, scores, state.probability[label], selection)
-            rows.append((signals, entry.overlap.gather(1, selection[:, None])[:, 0] > min(REWARDS)))
+            overlaps.append(entry.overlap.gather(1, selection[:, None])[:, 0])
+            rows.append((signals, overlaps[-1] > min(REWARDS)))
+        right = (sum(float((o > limit).double().mean()) for o in overlaps) / len(overlaps) for limit in REWARDS)
+        log(f"{name}: {' / '.join(f'{share:.1%}' for share in right)} of the boxes have an IoU above 0.5 / 0.7")
         return rows
 
 

@@ -192,16 +192,19 @@ def _games(
     split: PlayingSplit, bags: BagStore, learned: Learned, localization: LocalizationSettings, device: str, memory: int
 ) -> list[Game]:
     """All playing images together, the clean ones alone and the cluttered ones alone, each as far as there are any."""
-    kinds = [np.ones_like(split.cluttered)]
+    kinds = {"all playing images": np.ones_like(split.cluttered)}
     if split.cluttered.any() and not split.cluttered.all():
-        kinds += [~split.cluttered, split.cluttered]
+        kinds |= {"clean ones alone": ~split.cluttered, "cluttered ones alone": split.cluttered}
     tags = split.target[0].tags
-    parts = [np.flatnonzero(kind).tolist() for kind in kinds]
+    parts = {name: np.flatnonzero(kind).tolist() for name, kind in kinds.items()}
     games = [
-        Game.of(bags, split.target, learned, localization, indices=part, device=learning_device(device), memory=memory)
-        for part in parts
+        Game.of(
+            bags, split.target, learned, localization, indices=part, name=name, device=learning_device(device),
+            memory=memory,
+        )
+        for name, part in parts.items()
         if any(tags[index] for index in part)
-    ]
+    ]  # fmt: skip
     return [game for game in games if any(map(len, game.overlap))]  # unreadable images have no bags
 
 
