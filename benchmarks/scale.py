@@ -1,18 +1,19 @@
-"""Benchmark re-localization and re-training at the size of ILSVRC, a tenth and a hundredth of it, on random bags.
+"""Benchmark re-localization, evidence and re-training at the size of ILSVRC and parts of it, on random bags.
 
-    PYTHONPATH=src python3 benchmarks/scale.py [--device cuda] [--sizes 0.01 0.1 1] [--proposals 300]
+    PYTHONPATH=src python3 benchmarks/scale.py [--device cuda] [--sizes 0.01 0.1 1] [--proposals 300] [--kind cosine]
 
 100 classes of 650 bags (times the size) of 300 proposals; each bag contains one planted object of its class. Features
 are in host memory in half precision. The benchmark times the warm-up re-localization, transfer to the device included
-(mini-problems of K = 8 bags by TRW-S, then at most 2 epochs of ICM), and one round of re-training for 10 folds with the
-bags on the device. The weights of the transfer scores are set by hand to detect the planted objects. Prints a table and
-JSON.
+(mini-problems of K = 8 bags by TRW-S, then at most 2 epochs of ICM), and with the bags on the device the evidence terms
+of all classes (with random probabilities of 63 known classes) and one round of re-training for 10 folds. The weights of
+the transfer scores are set by hand to detect the planted objects. Prints a table and JSON.
 """
 
 import argparse
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,14 +21,18 @@ from torch import Tensor
 from pairloc.bags.reduction import Reduction
 from pairloc.bags.tensors import Bags
 from pairloc.inference import ClassProblem
+from pairloc.localization.class_view import ClassView
+from pairloc.localization.evidence import lasting_terms
 from pairloc.localization.functions import TransferScores
 from pairloc.localization.retrain import retrain
 from pairloc.localization.target import Target, fold_of_bags
+from pairloc.scores.cosine import CosineScores
 from pairloc.scores.pairs import PairScorer
 from pairloc.scores.relation import RelationScores
 from pairloc.settings import FeatureSettings, LocalizationSettings, PairSettings, TransferSettings
 
 CLASSES, BAGS, K, FOLDS = 100, 650, 8, 10
+KNOWN = 63  # known classes
 SIGNATURE = 16  # dimensions that distinguish classes, followed by as many that distinguish objects from noise
 LIMIT = 1360e6  # ordered pairs/s at d = 1536: the special-function units compute two tanh per dimension
 
@@ -58,11 +63,12 @@ def main() -> None:
     parser.add_argument("--proposals", type=int, default=300)
     parser.add_argument("--d", type=int, default=1536)
     parser.add_argument("--classes", type=int, default=CLASSES)
+    parser.add_argument("--kind", choices=("relation", "cosine"), default="relation", help="pair scores")
     parser.add_argument("--steps", type=int, default=200, help="steps of re-training; 0 skips it")
     parser.add_argument("--pairs", type=int, default=1024)
     arguments = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    transfer = planted_scores(arguments.d, arguments.device)
+    transfer = planted_scores(arguments.d, arguments.device, arguments.kind)
     rows = []
     for size in arguments.sizes:
         row = measure(max(2, round(BAGS * size)), transfer, arguments)
@@ -109,22 +115,22 @@ def measure(bags: int, transfer: TransferScores, arguments: argparse.Namespace) 
     warm_up, bytes_ = dict(clock.seconds), bags * arguments.classes * b * d * 2
     print(f"{bags * arguments.classes:,} bags: warm-up {sum(warm_up.values()):.1f} s, {warm_up}", flush=True)
     warm_up_peak = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
-    training, folds = retraining(host, selection, device, arguments) if arguments.steps else (0.0, 0.0)
+    target = target_of(host, device)
+    terms = evidence(target, transfer, device)
+    print(f"evidence {terms:.1f} s", flush=True)
+    training, folds = retraining(target, selection, device, arguments) if arguments.steps else (0.0, 0.0)
     peak = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else float("nan")
     return {
         "bags": bags * arguments.classes, "proposals": b, "d": d, "found": correct / (bags * arguments.classes),
-        "seconds": warm_up, "warm-up": sum(warm_up.values()), "pairs": pairs,
+        "seconds": warm_up, "warm-up": sum(warm_up.values()), "evidence": terms, "pairs": pairs,
         "changes a class": sum(changes) / len(changes), "GB": bytes_ / 1e9,
         "GB/s": bytes_ / 1e9 / sum(warm_up.values()), "re-training": training, "seconds a fold": folds,
         "peak GPU GB of the warm-up": warm_up_peak, "peak GPU GB": peak,
     }  # fmt: skip
 
 
-def retraining(
-    host: list[Tensor], selection: list[Tensor], device: str, arguments: argparse.Namespace
-) -> tuple[float, float]:
-    """Seconds of one round of re-training, for all folds and per fold."""
-    clock = Clock(device)
+def target_of(host: list[Tensor], device: str) -> Target:
+    """All bags on the device, with random boxes and probabilities of known classes."""
     m, (b, d) = len(host[0]), host[0].shape[1:]
     dtype = torch.float16 if device == "cuda" else torch.float32
     features = torch.empty(m * len(host), b, d, device=device, dtype=dtype)
@@ -140,7 +146,24 @@ def retraining(
     tagged = torch.zeros(count, classes, dtype=torch.bool)
     tagged[torch.arange(count), torch.arange(count) // m] = True
     positives = tuple(torch.arange(label * m, (label + 1) * m) for label in range(classes))
-    target = Target(bags, tuple(map(str, range(classes))), positives, tagged, lambda: bags)
+    known = torch.rand(count, b, KNOWN, device=device, dtype=dtype) / KNOWN
+    return Target(bags, tuple(map(str, range(classes))), positives, tagged, lambda: bags, known)
+
+
+def evidence(target: Target, transfer: TransferScores, device: str) -> float:
+    """Seconds for the evidence terms of all classes."""
+    clock, settings = Clock(device), LocalizationSettings()
+    for label in range(len(target.classes)):
+        lasting_terms(ClassView(target, transfer, label, settings))
+    clock.lap("terms")
+    return clock.seconds["terms"]
+
+
+def retraining(
+    target: Target, selection: list[Tensor], device: str, arguments: argparse.Namespace
+) -> tuple[float, float]:
+    """Seconds of one round of re-training, for all folds and per fold."""
+    clock = Clock(device)
     settings = LocalizationSettings.model_validate(
         {
             "folds": FOLDS,
@@ -171,15 +194,19 @@ def planted(bags: int, proposals: int, d: int, label: int, device: str) -> tuple
 
 
 @torch.no_grad()
-def planted_scores(d: int, device: str) -> TransferScores:
+def planted_scores(d: int, device: str, kind: Literal["relation", "cosine"]) -> TransferScores:
     """Transfer scores with hand-set weights; a pair scores high if the signatures of its objects have equal signs."""
     reduction = Reduction(torch.zeros(d), torch.eye(d))
     plain = FeatureSettings(kind="transfer", dimensions=0, geometry=False)
-    scores = TransferScores(reduction, TransferSettings(features=plain, pairs=PairSettings(kind="relation")))
+    scores = TransferScores(reduction, TransferSettings(features=plain, pairs=PairSettings(kind=kind)))
     for parameter in scores.parameters():
         parameter.zero_()
-    assert isinstance(scores.relation, RelationScores)
     scores.unary.linear.weight[0, SIGNATURE : 2 * SIGNATURE] = 0.5
+    if isinstance(scores.relation, CosineScores):
+        scores.relation.embedding.weight[:SIGNATURE, :SIGNATURE] = torch.eye(SIGNATURE)
+        scores.relation.score.weight.fill_(10.0)
+        return scores.to(device).eval()
+    assert isinstance(scores.relation, RelationScores)
     dimension = torch.arange(SIGNATURE)
     for first, sign in ((2 * SIGNATURE, 1.0), (3 * SIGNATURE, -1.0)):  # units for "both positive" and "both negative"
         unit = first + dimension
@@ -203,6 +230,7 @@ def as_text(row: dict[str, object]) -> str:
     lines.append(f"  {row['changes a class']:.0f} changes per class")
     lines.append(f"  {'warm-up':22} {row['warm-up']:8.2f} s, {row['GB']:.2f} GB of features, ")
     lines[-1] += f"{row['GB/s']:.2f} GB/s; peak GPU memory {row['peak GPU GB of the warm-up']:.1f} GB"
+    lines.append(f"  {'evidence':22} {row['evidence']:8.2f} s")
     lines.append(f"  {'re-training':22} {row['re-training']:8.2f} s, {row['seconds a fold']:.2f} s per fold; ")
     lines[-1] += f"peak GPU memory {row['peak GPU GB']:.1f} GB"
     return "\n".join(lines)
