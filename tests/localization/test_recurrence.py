@@ -20,8 +20,7 @@ def test_the_summaries_are_those_of_a_loop_over_bags(
     planted: Planted, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, shown, _ = planted
-    monkeypatch.setattr(module, "_BAGS", 12)
-    monkeypatch.setattr(module, "_PROPOSALS", 4)
+    monkeypatch.setitem(module._FEWER, kind, (12, 4))
     monkeypatch.setattr(module, "_BEST", 3)
     monkeypatch.setattr(module, "_CHUNK", 4)
     transfer = planted_scores(target, shown, plain_transfer(pairs=kind)).requires_grad_(False)
@@ -29,7 +28,8 @@ def test_the_summaries_are_those_of_a_loop_over_bags(
     assert len(references.bags) == 12
     assert set(references.bags.tolist()) <= set(target.positives[1].tolist())
     bags = torch.cat([target.positives[0][:3], references.bags[:2]])
-    found = recurrence(target, transfer, bags, references)
+    others = References.draw(target, transfer, target.positives[0], seed=1)
+    _, found = recurrence(target, transfer, bags, [others, references])
     for row, bag in enumerate(bags.tolist()):
         for i in range(target.bags.size):
             e = target.bags.features(torch.tensor([bag]))[:, i : i + 1]
@@ -55,5 +55,6 @@ def test_the_number_of_references_does_not_grow_with_the_bags(planted: Planted) 
     target, _, transfer = planted
     everything = torch.arange(target.bags.count).repeat(20)
     references = References.draw(target, transfer, everything, seed=1)
-    assert len(references.bags) == module._BAGS
-    assert references.packed.shape[:2].numel() <= module._BAGS * module._PROPOSALS + target.bags.size
+    count, k = module._FEWER.get(transfer.settings.pairs.kind, module._REFERENCES)
+    assert len(references.bags) == count
+    assert references.packed.shape[:2].numel() <= count * k + target.bags.size

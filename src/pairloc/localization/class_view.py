@@ -77,22 +77,32 @@ class ClassView:
     def _own(self) -> int | None:
         return self.target.own[self.label] if self.target.own else None
 
-    @cached_property
+    @property
     def recurrence(self) -> Tensor | None:
         """How well proposals match the other bags with the tag: (3, M, B); None without pair scores or other bags."""
-        return self._compared(self.target.positives[self.label], 2)
+        return self._compared[0]
 
-    @cached_property
+    @property
     def elsewhere(self) -> Tensor | None:
         """How well proposals match bags without the tag: (3, M, B); None without pair scores or such bags."""
-        lacking = ~self.target.tagged[:, self.label] & self.target.bags.valid.any(dim=1).cpu()
-        return self._compared(torch.nonzero(lacking)[:, 0], 1)
+        return self._compared[1]
 
-    def _compared(self, bags: Tensor, fewest: int) -> Tensor | None:
-        if not self.energy.alpha or len(bags) < fewest:
-            return None
-        references = References.draw(self.target, self.transfer, bags, self.settings.seed)
-        return recurrence(self.target, self.transfer, self.bags, references)
+    @cached_property
+    def _compared(self) -> tuple[Tensor | None, Tensor | None]:
+        """`recurrence` and `elsewhere`, which need the same features."""
+        tagged = self.target.tagged[:, self.label]
+        with_tag = self.target.positives[self.label]
+        without_tag = torch.nonzero(~tagged & self.target.bags.valid.any(dim=1).cpu())[:, 0]
+        sets = [
+            References.draw(self.target, self.transfer, bags, self.settings.seed)
+            if self.energy.alpha and len(bags) >= fewest
+            else None
+            for bags, fewest in ((with_tag, 2), (without_tag, 1))
+        ]
+        drawn = [entry for entry in sets if entry is not None]
+        found = iter(recurrence(self.target, self.transfer, self.bags, drawn) if drawn else ())
+        with_it, without_it = (None if entry is None else next(found) for entry in sets)
+        return with_it, without_it
 
     @cached_property
     def _features(self) -> Tensor:

@@ -5,6 +5,7 @@ reference bags, and in each of them on its most object-like proposals, so the co
 with its square.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +15,10 @@ from pairloc.localization.functions import TransferScores
 from pairloc.localization.target import Target
 from pairloc.scores import PairScorer
 
-_BAGS, _PROPOSALS = 200, 10  # reference bags, and proposals of each
+_REFERENCES = (200, 10)  # reference bags, and proposals of each
+_FEWER = {"relation": (75, 4)}  # for a pair score that costs much more than a matrix product
 _BEST = 10  # number of reference bags with the best matches
-_CHUNK = 32  # bags compared at a time
+_CHUNK = 128  # bags compared at a time
 _FLOOR = 1e-4  # probability added before a logarithm
 
 
@@ -32,12 +34,13 @@ class References:
     @torch.no_grad()
     def draw(cls, target: Target, transfer: TransferScores, bags: Tensor, seed: int) -> "References":
         """Draw reference bags from some bags (n,)."""
+        count, k = _FEWER.get(transfer.settings.pairs.kind, _REFERENCES)
         generator = torch.Generator().manual_seed(seed)
-        chosen = bags[torch.randperm(len(bags), generator=generator)[:_BAGS]]
+        chosen = bags[torch.randperm(len(bags), generator=generator)[:count]]
         features = target.bags.features(chosen)  # (R, B, d)
         valid = target.bags.valid[chosen.to(target.bags.device)]
         unary = transfer.unary.of_class(features).masked_fill(~valid, -torch.inf)
-        best = unary.topk(min(_PROPOSALS, unary.shape[1]), dim=1)
+        best = unary.topk(min(k, unary.shape[1]), dim=1)
         likely = features.gather(1, best.indices[..., None].expand(-1, -1, features.shape[2])).flatten(0, 1)
         size = target.bags.size
         packed = likely.new_zeros(-(-len(likely) // size) * size, likely.shape[1])
@@ -46,25 +49,35 @@ class References:
 
 
 @torch.no_grad()
-def recurrence(target: Target, transfer: TransferScores, bags: Tensor, references: References) -> Tensor:
-    """Compare the proposals of bags (M,) with reference bags: (3, M, B).
+def recurrence(
+    target: Target, transfer: TransferScores, bags: Tensor, sets: Sequence[References]
+) -> tuple[Tensor, ...]:
+    """Compare the proposals of bags (M,) with sets of reference bags: (3, M, B) for every set.
 
     A proposal matches a reference bag as well as the best of the bag's proposals. The three summaries are the log of
     the mean probability of a match, the mean score of a match, and the log of the mean of the ten best probabilities.
     """
-    summaries = [
-        _summaries(_matches(target, transfer, chunk, references), chunk[:, None] != references.bags)
-        for chunk in torch.split(bags, _CHUNK)
-    ]
-    return torch.cat(summaries, dim=1)
+    chunks = []
+    for chunk in torch.split(bags, _CHUNK):
+        features = [target.bags.features(chunk), *(references.packed for references in sets)]
+        scorer = PairScorer(transfer.relation, torch.cat(features))
+        rows = torch.arange(sum(map(len, features)), device=features[0].device)
+        left, *right = rows.split(list(map(len, features)))
+        chunks.append(
+            [
+                _summaries(_matches(scorer, left, row, references), chunk[:, None] != references.bags)
+                for row, references in zip(right, sets, strict=True)
+            ]
+        )
+    return tuple(torch.cat(parts, dim=1) for parts in zip(*chunks, strict=True))
 
 
-def _matches(target: Target, transfer: TransferScores, bags: Tensor, references: References) -> Tensor:
-    """Score of the best proposal of every reference bag, for the proposals of bags (n,): (n, B, R)."""
-    features = torch.cat([target.bags.features(bags), references.packed])
-    scorer = PairScorer(transfer.relation, features)
-    rows = torch.arange(len(features), device=features.device)
-    scores = scorer.table(rows[: len(bags)], rows[len(bags) :]) / 2  # the mean of both directions: (n, B, P B)
+def _matches(scorer: PairScorer, bags: Tensor, packed: Tensor, references: References) -> Tensor:
+    """Score of the best proposal of every reference bag, for the proposals of bags (n,): (n, B, R).
+
+    `packed` (P,) are the bags of the scorer that hold the references.
+    """
+    scores = scorer.table(bags, packed) / 2  # the mean of both directions: (n, B, P B)
     count, k = references.valid.shape
     scores = scores[..., : count * k].unflatten(2, (count, k))
     best: Tensor = scores.masked_fill(~references.valid.to(scores.device), -torch.inf).amax(dim=3)
