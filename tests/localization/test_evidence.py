@@ -208,7 +208,7 @@ def test_the_learned_unary_is_the_weighted_sum_of_standardised_terms(known: tupl
         table = all_terms(view, terms, class_scores)
         expected = torch.zeros_like(found)
         for name, (mean, std, weight) in weighing(*used).terms.items():
-            expected += weight * ((table.column(name) - mean) / std).nan_to_num().clamp(-2.5, 2.5)
+            expected += weight * ((table.column(name) - mean) / std).nan_to_num().clamp(-3.5, 3.5)
         torch.testing.assert_close(found, expected)
 
 

@@ -25,7 +25,7 @@ from pairloc.io import read_model, write_json
 
 FILE = "combination.json"
 REWARDS = (0.5, 0.7)  # IoU thresholds, each of which earns an equal share of the reward
-_LIMIT = 2.5  # standardised terms are clipped to this, since products grow fast outside of what was learned
+_LIMIT = 3.5  # standardised terms are clipped to this, since products grow fast outside of what was learned
 _DECAY = 1e-2  # of the squared weights
 MIN_CLASSES = 30  # with fewer playing classes products of terms are not learned
 _ITERATIONS = 100
