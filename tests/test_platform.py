@@ -1,5 +1,6 @@
 """The package needs no system-specific module, and locks exclude each other."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -34,6 +35,17 @@ def test_every_module_imports_without_system_specific_modules() -> None:
     result = subprocess.run([sys.executable, "-c", IMPORT_EVERYTHING], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert int(result.stdout.split()[0]) > 80
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "1000"), ("300000", "300000")])
+def test_waiting_threads_soon_sleep_unless_the_user_wants_otherwise(given: str | None, used: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
+    environment |= {} if given is None else {"GOMP_SPINCOUNT": given}
+    program = "import pairloc, os; print(os.environ['GOMP_SPINCOUNT'])"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+    assert result.stdout.strip() == used
 
 
 def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:

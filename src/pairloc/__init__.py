@@ -5,12 +5,17 @@
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pairloc.api import Localizer, evaluate
     from pairloc.formats.reading import read
     from pairloc.localization.result import Localization
+
+# Before torch is imported: threads that wait for each other soon sleep instead of spinning. Beside other programs on
+# the same cores spinning makes re-training four times slower (docs/experiments/speed.md).
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 __version__ = "0.1.0"
 __all__ = ["Localization", "Localizer", "evaluate", "read"]
