@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from helpers import TINY
@@ -24,20 +23,6 @@ def test_boxes_are_mirrored_with_their_image(scenes: Path) -> None:
             assert is_plain or torch.allclose(back, plain)
             mirrored += not is_plain
     assert 30 <= mirrored <= 90
-
-
-def test_weights_stay_with_their_boxes_and_tags_with_their_image(scenes: Path) -> None:
-    dataset, truth = read_annotated(scenes / "source.json")
-    weights = truth.label.astype(np.float64) + 0.5
-    settings = TINY.model_copy(update={"crop": 0.5})
-    samples = Samples(dataset, truth, list(range(len(dataset))), settings, weights)
-    for index in range(2 * len(samples)):
-        _, target = samples.sample(index)
-        torch.testing.assert_close(target["weights"], target["labels"] - 0.5)
-        assert (target["tags"] - 1).tolist() == list(dataset.tags[index % len(samples)])
-    images, targets = TrainingBatch([samples.sample(index) for index in range(4)]).to("cpu")
-    assert len(images) == len(targets) == 4
-    assert all(len(target["weights"]) == len(target["boxes"]) for target in targets)
 
 
 def test_a_training_batch_contains_its_samples_unchanged() -> None:

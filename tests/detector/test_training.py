@@ -6,7 +6,7 @@ import torch
 
 from helpers import TINY
 from pairloc.curation.scenes import write_scenes
-from pairloc.detector.model import Proposer, build
+from pairloc.detector.model import Proposer
 from pairloc.detector.training import held_classes, lr_factor, train
 from pairloc.errors import InputError
 from pairloc.formats.reading import read_annotated
@@ -112,19 +112,3 @@ def test_missing_boxes_and_unknown_backbones_are_refused(scenes: Path, tmp_path:
     with pytest.raises(InputError, match="no box to train"):
         train(dataset, truth.where(truth.image < 0), TINY, tmp_path / "a")
     assert not (tmp_path / "a").exists()
-
-
-def test_training_starts_with_what_is_known_of_classes_of_the_same_name(scenes: Path, tmp_path: Path) -> None:
-    dataset, truth = read_annotated(scenes / "source.json")
-    torch.manual_seed(0)
-    start = Proposer(build(TINY, 3, pretrained=False), TINY, ("new", dataset.classes[2], dataset.classes[0]))
-    settings = TINY.model_copy(update={"epochs": 1, "lr": 1e-9, "warm_up": 0})
-    trained = train(dataset, truth, settings, tmp_path, start=start, resumable=False)
-    new, old = (network.model.roi_heads.box_predictor for network in (trained, start))
-    for own, theirs in ((0, 0), (1, 3), (3, 2)):
-        torch.testing.assert_close(new.cls_score.weight[own], old.cls_score.weight[theirs], atol=1e-5, rtol=0)
-        boxes = (layer.bbox_pred.weight.unflatten(0, (-1, 4)) for layer in (new, old))
-        torch.testing.assert_close(
-            *(table[row] for table, row in zip(boxes, (own, theirs), strict=True)), atol=1e-5, rtol=0
-        )
-    assert not torch.allclose(new.cls_score.weight[2], old.cls_score.weight[1], atol=1e-3)

@@ -27,7 +27,7 @@ from pairloc.localization.explanation import BEFORE, NETWORK, Explanation
 from pairloc.localization.predictions import Predictions, decide, instances
 from pairloc.localization.result import Localization
 from pairloc.localization.sharing import Sharing
-from pairloc.runs.fine_tuning import fine_tune, with_known
+from pairloc.runs.fine_tuning import fine_tune
 from pairloc.settings import BoxSettings, ExtractSettings, FineTuneSettings, SceneSettings
 
 SETTINGS = FineTuneSettings(steps=2, batch=8, warm_up=1)
@@ -104,27 +104,6 @@ def test_regressed_boxes_stay_in_the_image_and_are_not_empty(scene: Scene) -> No
     assert regressed.min() >= 0
     assert regressed.max() <= 64
     assert (regressed[..., 2:] - regressed[..., :2]).min() >= 1
-
-
-def test_what_the_proposer_recognises_stays_a_class_of_its_own(scene: Scene) -> None:
-    """Of a known object and a found box at the same place the more probable one teaches; tags are no known objects."""
-    boxes = replace(scene.boxes.where(np.arange(len(scene.boxes)) == 0), score=np.array([0.6]))
-    first, own, known = boxes.boxes[0], int(boxes.label[0]), len(scene.dataset.classes)
-    far = np.array([40.0, 40, 60, 60]) if first[0] < 20 else np.array([0.0, 0, 15, 15])
-    for score, kept in ((0.5, (own, 0.6)), (0.7, (known, 0.7))):
-        seen = ScoredBoxes(
-            np.repeat(boxes.image, 3), np.array([0, 1, 0]), np.array([first, first, far]), np.array([score, 0.9, 0.8])
-        )
-        taught, found = with_known(scene.dataset, boxes, seen, ("known", scene.dataset.classes[0]))
-        assert taught.classes == (*scene.dataset.classes, "known")
-        assert sorted(zip(found.label.tolist(), found.score.tolist(), strict=True)) == sorted([kept, (known, 0.8)])
-
-
-def test_a_network_learns_from_tags_known_objects_and_doubtful_boxes(scene: Scene, tmp_path: Path) -> None:
-    update = {"known_threshold": 0.01, "confidence_power": 1.0, "tag_share": 0.5}
-    settings = SETTINGS.model_copy(update=update)
-    found = fine_tune(scene.dataset, scene.store, scene.before, scene.boxes, scene.start, settings, tmp_path)
-    assert all(bool(torch.isfinite(score).all()) for score in found.score)
 
 
 @pytest.fixture(scope="module")

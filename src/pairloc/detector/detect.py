@@ -21,7 +21,6 @@ from pairloc.detector.model import Proposer
 from pairloc.detector.propose import pad_thin
 from pairloc.detector.reading import ImageBatch, batches
 from pairloc.detector.training import Log, ScalarWriter, train
-from pairloc.detector.weak import Weak
 from pairloc.errors import InputError, shown
 from pairloc.images import ImageError, read_header
 from pairloc.settings import ProposerSettings
@@ -36,7 +35,6 @@ def train_detector(
     out: Path,
     *,
     start: Proposer | None = None,
-    weak: Weak | None = None,
     device: str = "cpu",
     log: Log = lambda line: None,
     writer: ScalarWriter | None = None,
@@ -50,10 +48,7 @@ def train_detector(
         raise InputError("class_agnostic and held_classes are for proposers only; remove them to train a detector")
     ignored = boxes.ignored if isinstance(boxes, GroundTruth) else np.zeros(len(boxes), dtype=np.bool_)
     truth = GroundTruth(boxes.image, boxes.label, boxes.boxes, ignored)
-    return train(
-        dataset, truth, settings, out, start=start, weak=weak, device=device, log=log, writer=writer,
-        resumable=resumable,
-    )  # fmt: skip
+    return train(dataset, truth, settings, out, start=start, device=device, log=log, writer=writer, resumable=resumable)
 
 
 def held_out_mask(dataset: Dataset, one_in: int) -> npt.NDArray[np.bool_]:

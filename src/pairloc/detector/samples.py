@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pairloc.boxes import Floats
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.detector.reading import Packed, load_image, worker_count
@@ -22,19 +21,11 @@ TrainingImage = tuple[Tensor, dict[str, Tensor]]  # image (3, H, W) in uint8; bo
 class Samples(torch.utils.data.Dataset[TrainingImage | str]):
     """Training images with their boxes; seed, epoch and image decide which half of them is mirrored.
 
-    With `weights` (n,) of the boxes, targets also have the weights of their boxes and the tags of their images.
     Indices run through all epochs (epoch * images + position), so that one set of processes reads all of them.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        truth: GroundTruth,
-        chosen: list[int],
-        settings: ProposerSettings,
-        weights: Floats | None = None,
-    ) -> None:
-        self.dataset, self.settings, self.chosen, self.weights = dataset, settings, chosen, weights
+    def __init__(self, dataset: Dataset, truth: GroundTruth, chosen: list[int], settings: ProposerSettings) -> None:
+        self.dataset, self.settings, self.chosen = dataset, settings, chosen
         order = np.argsort(truth.image, kind="stable")
         counts = np.bincount(truth.image, minlength=len(dataset))
         self.rows = np.split(order, np.cumsum(counts)[:-1]) if len(dataset) else []
@@ -83,11 +74,9 @@ class Samples(torch.utils.data.Dataset[TrainingImage | str]):
             raise InputError(f"{self.dataset.path(number)}: {error}") from error
         rows = [row for row in self.rows[number].tolist() if not self.truth.ignored[row]]
         boxes = torch.from_numpy(self.truth.boxes[rows]).float().reshape(-1, 4)
-        target = {"labels": torch.from_numpy(self.truth.label[rows]) + 1}
+        labels = torch.from_numpy(self.truth.label[rows]) + 1
         if self.settings.class_agnostic:
-            target["labels"] = torch.ones_like(target["labels"])
-        if self.weights is not None:
-            target["weights"] = torch.from_numpy(self.weights[rows]).float()
+            labels = torch.ones_like(labels)
         random = np.random.default_rng([self.settings.seed, epoch, number])
         if random.random() < 0.5:
             image = image.flip(2)
@@ -96,10 +85,8 @@ class Samples(torch.utils.data.Dataset[TrainingImage | str]):
             )
         if self.settings.crop < 1:
             image, boxes, visible = _cropped(image, boxes, self.settings.crop, random)
-            target = {name: column[visible] for name, column in target.items()}
-        if self.weights is not None:
-            target["tags"] = torch.tensor(self.dataset.tags[number], dtype=torch.int64) + 1
-        return image, {"boxes": boxes, **target}
+            labels = labels[visible]
+        return image, {"boxes": boxes, "labels": labels}
 
 
 def _cropped(
@@ -120,15 +107,16 @@ def _cropped(
 
 
 class TrainingBatch:
-    """Training samples as flat tensors, since their images differ in size."""
+    """Training samples as three flat tensors, since their images differ in size."""
 
     def __init__(self, entries: Sequence[TrainingImage | str]) -> None:
         self.error = next((entry for entry in entries if isinstance(entry, str)), None)
         samples = [entry for entry in entries if not isinstance(entry, str)]
         self.images = Packed([image for image, _ in samples])
-        names = samples[0][1] if samples else ()
-        self.counts = {name: [len(target[name]) for _, target in samples] for name in names}
-        self.columns = {name: torch.cat([target[name] for _, target in samples]) for name in names}
+        self.counts = [len(target["labels"]) for _, target in samples]
+        empty = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
+        self.boxes = torch.cat([empty[0], *(target["boxes"] for _, target in samples)])
+        self.labels = torch.cat([empty[1], *(target["labels"] for _, target in samples)])
 
     def pin_memory(self) -> "TrainingBatch":
         """Pin the pixels, so that a GPU can copy them while it computes."""
@@ -139,6 +127,5 @@ class TrainingBatch:
         """Copy the images, in 0 ... 1, and their targets to a device; raise an InputError if one was unreadable."""
         if self.error:
             raise InputError(self.error)  # raised here because torch adds a traceback to errors of worker processes
-        parts = {name: torch.split(column.to(device), self.counts[name]) for name, column in self.columns.items()}
-        count = len(next(iter(self.counts.values()), ()))
-        return self.images.to(device), [{name: part[i] for name, part in parts.items()} for i in range(count)]
+        boxes, labels = (torch.split(values.to(device), self.counts) for values in (self.boxes, self.labels))
+        return self.images.to(device), [{"boxes": b, "labels": c} for b, c in zip(boxes, labels, strict=True)]

@@ -22,7 +22,6 @@ from pairloc.detector.model import Proposer, build, on_device
 from pairloc.detector.propose import propose
 from pairloc.detector.reading import batches
 from pairloc.detector.samples import Samples, TrainingBatch
-from pairloc.detector.weak import Weak, learn_weakly
 from pairloc.errors import InputError
 from pairloc.io import read_text, refuse_links, refuse_other_work, write_text
 from pairloc.settings import ProposerSettings
@@ -59,7 +58,6 @@ def train(
     out: Path,
     *,
     start: Proposer | None = None,
-    weak: Weak | None = None,
     device: str = "cpu",
     log: Log = lambda line: None,
     writer: ScalarWriter | None = None,
@@ -67,9 +65,8 @@ def train(
 ) -> Proposer:
     """Train on annotated images and save the network in `out`; an interrupted training resumes from its checkpoint.
 
-    Losses and recall of every epoch go to `out/curves.jsonl` and `writer`. `start` initialises all layers, the last one
-    for classes of the same name; with `settings.frozen` only the box head is then trained. `weak` trains on boxes that
-    may be wrong (`weak.py`). `resumable=False` writes no checkpoints.
+    Losses and recall of every epoch go to `out/curves.jsonl` and `writer`. `start` initialises all layers but the last
+    one; with `settings.frozen` only the box head is then trained. `resumable=False` writes no checkpoints.
 
     Raises an InputError if there is nothing to train on, if `out` holds another training, or if the loss diverges.
     """
@@ -79,7 +76,7 @@ def train(
     train_boxes, recall_boxes = held_classes(dataset, truth, settings)
     model = build(settings, len(dataset.classes))
     if start is not None:
-        _initialise_from(model, start, dataset.classes)
+        _initialise_from(model, start)
     elif settings.frozen:
         raise InputError(
             "frozen: there are no weights to start from; name a proposer to start from, or set frozen = false"
@@ -87,9 +84,7 @@ def train(
     for part in (model.backbone, model.rpn) if settings.frozen else ():
         part.requires_grad_(False)
     model = on_device(model, device)
-    if weak is not None:
-        learn_weakly(model, weak.tag_share)
-    samples = Samples(dataset, train_boxes, train_images, settings, None if weak is None else weak.weights)
+    samples = Samples(dataset, train_boxes, train_images, settings)
     optimizer = _optimizer(model, settings)
     checkpoint = Checkpoint(out, settings, dataset, train_boxes, train_images)
     first = checkpoint.resume(model, optimizer, device)
@@ -116,23 +111,13 @@ def train(
     return proposer
 
 
-def _initialise_from(model: FasterRCNN, start: Proposer, classes: tuple[str, ...]) -> None:
-    """Copy the weights of another proposer; those of the last layer for classes that both have, and background."""
+def _initialise_from(model: FasterRCNN, start: Proposer) -> None:
+    """Copy the weights of another proposer, except for the last layer, which depends on the classes."""
     state = model.state_dict()
     copied = {name: tensor for name, tensor in start.model.state_dict().items() if "box_predictor" not in name}
     if any(name not in state or state[name].shape != tensor.shape for name, tensor in copied.items()):
         raise InputError("the proposer to start from has another architecture; use its backbone, pyramid, roi and head")
     model.load_state_dict(state | {name: tensor.to(state[name].dtype) for name, tensor in copied.items()})
-    shared = [(classes.index(name) + 1, row) for row, name in enumerate(start.classes, start=1) if name in classes]
-    if not shared or start.settings.class_agnostic:
-        return
-    own, theirs = map(list, zip((0, 0), *shared, strict=True))
-    with torch.no_grad():
-        for layer, width in (("cls_score", 1), ("bbox_pred", 4)):
-            new, old = (getattr(network.roi_heads.box_predictor, layer) for network in (model, start.model))
-            for name in ("weight", "bias"):
-                rows, values = (getattr(part, name).unflatten(0, (-1, width)) for part in (new, old))
-                rows[own] = values[theirs].to(rows)
 
 
 def _optimizer(model: FasterRCNN, settings: ProposerSettings) -> torch.optim.Optimizer:

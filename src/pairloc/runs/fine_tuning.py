@@ -6,7 +6,6 @@ predicts, for images it was not trained on, the probability that a proposal show
 
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +15,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pairloc.bags.store import BagStore
-from pairloc.boxes import iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
-from pairloc.detector.detect import detect, relabelled, train_detector
+from pairloc.detector.detect import train_detector
 from pairloc.detector.model import Proposer
 from pairloc.detector.propose import ImageFeatures, predict
 from pairloc.detector.reading import batches
-from pairloc.detector.weak import Weak
 from pairloc.io import write_tensors
 from pairloc.localization.alternate import Log, silent
 from pairloc.localization.predictions import Predictions
@@ -31,8 +28,6 @@ from pairloc.localization.result import Localization
 from pairloc.settings import FineTuneSettings
 
 _BATCH = 32  # images per forward pass
-_SAME_IOU = 0.5  # boxes with a higher IoU show the same object
-_COLUMNS = ("image", "label", "boxes", "score")
 
 
 def fine_tune(
@@ -53,18 +48,15 @@ def fine_tune(
     """
     fold = before.state.fold.numpy()
     folds = int(fold.max()) + 1
-    missing = [n for n in range(folds) if _read_fold(out / f"fold-{n}.safetensors", before) is None]
-    taught = dataset
-    if missing and settings.known_threshold < 1 and not start.settings.class_agnostic:
-        seen = detect(start, dataset, device=device, workers=settings.workers, least=settings.known_threshold)
-        taught, boxes = with_known(dataset, boxes, seen, start.classes)
-    for number in missing:
+    for number in range(folds):
         file = out / f"fold-{number}.safetensors"
+        if _read_fold(file, before) is not None:
+            continue
         held_out = fold == number if folds > 1 else np.ones(len(fold), dtype=np.bool_)
         training_boxes = boxes.where(~held_out[boxes.image]) if folds > 1 else boxes
         work = out / f"network-{number}"
         shutil.rmtree(work, ignore_errors=True)
-        network = _train(taught, training_boxes, start, settings, work, device)
+        network = _train(dataset, training_boxes, start, settings, work, device)
         row, score, regressed = _predict(network, dataset, store, before, held_out, settings, device)
         write_tensors(file, {"row": row, "score": score, "boxes": regressed})
         shutil.rmtree(work)
@@ -105,33 +97,7 @@ def _train(
         "seed": settings.seed, "held_out": 0.0, "held_classes": 0, "class_agnostic": False, "pretrained": False,
     }  # fmt: skip
     detector_settings = start.settings.model_copy(update=changes)
-    weights = np.nan_to_num(boxes.score, nan=1.0) ** settings.confidence_power
-    return train_detector(
-        dataset, boxes, detector_settings, out, start=start, weak=Weak(weights, settings.tag_share), device=device,
-        resumable=False,
-    )  # fmt: skip
-
-
-def with_known(
-    dataset: Dataset, boxes: ScoredBoxes, seen: ScoredBoxes, names: tuple[str, ...]
-) -> tuple[Dataset, ScoredBoxes]:
-    """Add what a proposer has `seen` of the classes `names` as classes of their own, so that they are not forgotten.
-
-    Of a known object and a found box that overlap by more than one half, the less probable one is left out. A class
-    that is a tag is not added: its boxes were found.
-    """
-    taught = replace(dataset, classes=(*dataset.classes, *(n for n in names if n not in dataset.classes)), class_ids=())
-    seen = relabelled(seen, names, taught)
-    seen = seen.where(seen.label >= len(dataset.classes))
-    keep_found, keep_seen = np.ones(len(boxes), dtype=np.bool_), np.ones(len(seen), dtype=np.bool_)
-    for index in np.unique(seen.image):
-        rows, others = np.flatnonzero(boxes.image == index), np.flatnonzero(seen.image == index)
-        same = iou(boxes.boxes[rows], seen.boxes[others]) > _SAME_IOU
-        better = boxes.score[rows][:, None] >= seen.score[others]
-        keep_seen[others[(same & better).any(axis=0)]] = False
-        keep_found[rows[(same & ~better).any(axis=1)]] = False
-    columns = ((getattr(boxes, name)[keep_found], getattr(seen, name)[keep_seen]) for name in _COLUMNS)
-    return taught, ScoredBoxes(*map(np.concatenate, columns))
+    return train_detector(dataset, boxes, detector_settings, out, start=start, device=device, resumable=False)
 
 
 @torch.no_grad()

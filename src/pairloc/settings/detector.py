@@ -134,21 +134,6 @@ class FineTuneSettings(Settings):
     weight: float = Field(
         default=2.0, gt=0, description="Weight of the networks' log-probabilities, added to the scores of `full`."
     )
-    confidence_power: float = Field(
-        default=0.0, ge=0, le=10, description="A box counts with its confidence to this power; 0: all boxes alike."
-    )
-    tag_share: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Share of a region's probability that its image's tags may have unpunished.",
-    )
-    known_threshold: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="Minimum probability for what the proposer recognises to stay a class of its own; 1: none does.",
-    )
     instance_threshold: float = Field(
         default=0.5, gt=0, le=1, description="Minimum probability for a further box of a tag to count as an instance."
     )
