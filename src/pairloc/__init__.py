@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 # Before torch is imported: threads that wait for each other soon sleep instead of spinning. Beside other programs on
 # the same cores spinning makes re-training four times slower (docs/experiments/speed.md).
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+if "OMP_WAIT_POLICY" not in os.environ:  # which the number below would overrule
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 __version__ = "0.1.0"
 __all__ = ["Localization", "Localizer", "evaluate", "read"]
