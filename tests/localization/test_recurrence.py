@@ -29,7 +29,7 @@ def test_the_summaries_are_those_of_a_loop_over_bags(
     assert set(references.bags.tolist()) <= set(target.positives[1].tolist())
     bags = torch.cat([target.positives[0][:3], references.bags[:2]])
     others = References.draw(target, transfer, target.positives[0], seed=1)
-    _, found = recurrence(target, transfer, bags, [others, references])
+    found = recurrence(target, transfer, bags, {"others": others, "these": references})["these"]
     for row, bag in enumerate(bags.tolist()):
         for i in range(target.bags.size):
             e = target.bags.features(torch.tensor([bag]))[:, i : i + 1]

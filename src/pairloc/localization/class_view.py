@@ -80,29 +80,24 @@ class ClassView:
     @property
     def recurrence(self) -> Tensor | None:
         """How well proposals match the other bags with the tag: (3, M, B); None without pair scores or other bags."""
-        return self._compared[0]
+        return self._compared.get("with")
 
     @property
     def elsewhere(self) -> Tensor | None:
         """How well proposals match bags without the tag: (3, M, B); None without pair scores or such bags."""
-        return self._compared[1]
+        return self._compared.get("without")
 
     @cached_property
-    def _compared(self) -> tuple[Tensor | None, Tensor | None]:
+    def _compared(self) -> dict[str, Tensor]:
         """`recurrence` and `elsewhere`, which need the same features."""
-        tagged = self.target.tagged[:, self.label]
-        with_tag = self.target.positives[self.label]
-        without_tag = torch.nonzero(~tagged & self.target.bags.valid.any(dim=1).cpu())[:, 0]
-        sets = [
-            References.draw(self.target, self.transfer, bags, self.settings.seed)
+        lacking = ~self.target.tagged[:, self.label] & self.target.bags.valid.any(dim=1).cpu()
+        compared = {"with": (self.target.positives[self.label], 2), "without": (torch.nonzero(lacking)[:, 0], 1)}
+        sets = {
+            name: References.draw(self.target, self.transfer, bags, self.settings.seed)
+            for name, (bags, fewest) in compared.items()
             if self.energy.alpha and len(bags) >= fewest
-            else None
-            for bags, fewest in ((with_tag, 2), (without_tag, 1))
-        ]
-        drawn = [entry for entry in sets if entry is not None]
-        found = iter(recurrence(self.target, self.transfer, self.bags, drawn) if drawn else ())
-        with_it, without_it = (None if entry is None else next(found) for entry in sets)
-        return with_it, without_it
+        }
+        return recurrence(self.target, self.transfer, self.bags, sets) if sets else {}
 
     @cached_property
     def _features(self) -> Tensor:

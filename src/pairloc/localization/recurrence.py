@@ -5,7 +5,7 @@ reference bags, and in each of them on its most object-like proposals, so the co
 with its square.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -50,26 +50,26 @@ class References:
 
 @torch.no_grad()
 def recurrence(
-    target: Target, transfer: TransferScores, bags: Tensor, sets: Sequence[References]
-) -> tuple[Tensor, ...]:
-    """Compare the proposals of bags (M,) with sets of reference bags: (3, M, B) for every set.
+    target: Target, transfer: TransferScores, bags: Tensor, sets: Mapping[str, References]
+) -> dict[str, Tensor]:
+    """Compare the proposals of bags (M,) with named sets of reference bags: (3, M, B) for every set.
 
     A proposal matches a reference bag as well as the best of the bag's proposals. The three summaries are the log of
     the mean probability of a match, the mean score of a match, and the log of the mean of the ten best probabilities.
     """
     chunks = []
     for chunk in torch.split(bags, _CHUNK):
-        features = [target.bags.features(chunk), *(references.packed for references in sets)]
+        features = [target.bags.features(chunk), *(references.packed for references in sets.values())]
         scorer = PairScorer(transfer.relation, torch.cat(features))
         rows = torch.arange(sum(map(len, features)), device=features[0].device)
         left, *right = rows.split(list(map(len, features)))
         chunks.append(
             [
                 _summaries(_matches(scorer, left, row, references), chunk[:, None] != references.bags)
-                for row, references in zip(right, sets, strict=True)
+                for row, references in zip(right, sets.values(), strict=True)
             ]
         )
-    return tuple(torch.cat(parts, dim=1) for parts in zip(*chunks, strict=True))
+    return {name: torch.cat(parts, dim=1) for name, parts in zip(sets, zip(*chunks, strict=True), strict=True)}
 
 
 def _matches(scorer: PairScorer, bags: Tensor, packed: Tensor, references: References) -> Tensor:
