@@ -19,6 +19,7 @@ its mean beside the share that is right. `--only clean` or `--only cluttered` lo
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -40,6 +41,14 @@ from pairloc.platform import choose_device
 from pairloc.presets import merged, set_value
 from pairloc.runs.run import Run, open_run
 from pairloc.settings import LocalizationSettings
+
+
+def changed(changes: Sequence[str]) -> LocalizationSettings:
+    """The default settings with changes given as KEY=VALUE."""
+    values: dict[str, Any] = {}
+    for change in changes:
+        set_value(values, change)
+    return LocalizationSettings.model_validate(merged(LocalizationSettings().model_dump(), values))
 
 
 def is_cluttered(run: Run) -> npt.NDArray[np.bool_]:
@@ -141,10 +150,7 @@ def main() -> None:
             task.add_argument("--method", nargs="+", default=["full"])
             task.add_argument("--only", choices=("clean", "cluttered"))
     options = parser.parse_args()
-    changes: dict[str, Any] = {}
-    for change in options.changes:
-        set_value(changes, change)
-    settings = LocalizationSettings.model_validate(merged(LocalizationSettings().model_dump(), changes))
+    settings = changed(options.changes)
     (learn if options.task == "learn" else evaluate)(options, settings, choose_device(options.device))
 
 

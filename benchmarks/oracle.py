@@ -1,13 +1,13 @@
 """Measure what the features of a run allow: CorLoc of class scores that are taught by the best proposals.
 
-    .venv/bin/python benchmarks/oracle.py RUN [--set features.dimensions=512] [--folds 4]
+    .venv/bin/python benchmarks/oracle.py RUN [--set features.dimensions=512]
 
 The proposal of highest IoU with an object of the tag plays the selection of every bag (bags without an IoU above 0.5
-teach nothing), class scores are learned from it as in re-training, and every bag is judged by scores of the other
-folds: the most that re-training can reach with these features, as long as its scores are linear. Prints a line of JSON
-with CorLoc @0.5 / @0.7 of the best proposals (recall) and of these class scores (oracle), of all images, clean and
-cluttered ones (evidence.py says which are), as means over classes. RUN needs ground truth; to choose a network, take
-playing classes.
+teach nothing, and proposals that may not be selected are left out), class scores are learned from it as in re-training,
+and every bag is judged by scores of the other folds: the most that re-training can reach with these features, as long
+as its scores are linear. Prints a line of JSON with CorLoc @0.5 / @0.7 of the best proposals (recall) and of these
+class scores (oracle), of all images, clean and cluttered ones (evidence.py says which are), as means over classes. RUN
+needs ground truth; to choose a network, take playing classes.
 """
 
 import argparse
@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evidence import is_cluttered
+from evidence import changed, is_cluttered
 from torch import Tensor
 
 from pairloc.localization.alternate import Retrain, State
 from pairloc.localization.playing import Game
 from pairloc.localization.target import fold_of_bags
 from pairloc.platform import choose_device
-from pairloc.presets import merged, set_value
 from pairloc.runs.run import open_run
-from pairloc.settings import LocalizationSettings
 
 
 def class_mean(overlap: list[Tensor], chosen: list[Tensor]) -> list[float]:
@@ -49,13 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--set", dest="changes", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    changes: dict[str, Any] = {}
-    for change in [*options.changes, f"folds={options.folds}"]:
-        set_value(changes, change)
-    settings = LocalizationSettings.model_validate(merged(LocalizationSettings().model_dump(), changes))
+    settings = changed(options.changes)
     device = choose_device(options.device)
     run = open_run(options.run, device)
     assert run.truth is not None
