@@ -12,6 +12,7 @@ plain-N   objects of that draw's clean images on a plain ground, for the weights
 known     images of val2017 with tags that the weights of draw 1 were taught
 scenes    generated scenes, which are unlike the source, for the weights of draw 1
 textures  patches of a texture on another one, likewise
+known-63  the other images of val2017 without target classes, for the packaged weights: to evaluate, not to learn
 plain     objects of the 17 target classes on a plain ground, for the packaged weights: to evaluate, not to learn
 """
 
@@ -210,6 +211,8 @@ def main() -> None:
             known = np.zeros(len(dataset), dtype=np.bool_)
             known[random.permutation(np.flatnonzero(~is_train & shows(taught) & ~has_target))[:KNOWN]] = True
             write_target(options.out / "known", restrict(dataset, truth, known, taught), weights)
+            others = ~is_train & shows(labels_of(names)) & ~has_target & ~known
+            write_target(options.out / "known-63", restrict(dataset, truth, others, labels_of(names)), "coco63")
     targets = labels_of(COCO17)
     write_plain(options.out / "plain", (dataset, truth), is_train & shows(targets) & ~has_source, targets, "coco63")
     made = [(*patch_of_texture(number % 4, random), number % 4) for number in range(TEXTURES)]
