@@ -150,6 +150,7 @@ def write_study(points: list[Point], folder: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator, NullLocator
 
     write_points(points, folder / "init.csv")
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
@@ -169,8 +170,12 @@ def write_study(points: list[Point], folder: Path) -> None:
         right.annotate(text, (int(point.start[2:]), point.seconds), textcoords="offset points", xytext=(8, -10))
     right.set(xlabel="K, bags of a mini-problem", ylabel="seconds of the start", xscale="log", yscale="log")
     right.set_xticks([int(p.start[2:]) for p in sizes], labels=[p.start[2:] for p in sizes])
-    right.minorticks_off()
     right.margins(x=0.25, y=0.15)
+    for axis in (left.xaxis, middle.xaxis, right.yaxis):  # seconds, also where they span less than a decade
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+    for axis in (left.xaxis, middle.xaxis, right.xaxis, right.yaxis):
+        axis.set_minor_locator(NullLocator())
     right.set_title("CorLoc@0.5 before ICM", fontsize=9)
     for axes in (left, middle, right):
         axes.grid(alpha=0.3)
