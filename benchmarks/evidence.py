@@ -1,7 +1,7 @@
 """Learn how much evidence counts on playing classes, and measure what weights with learned evidence reach.
 
     .venv/bin/python benchmarks/playing_sets.py COCO SETS       (and `pairloc run` for every folder, as it says)
-    .venv/bin/python benchmarks/evidence.py learn WEIGHTS --games RUN1 RUN2 ... [--unlike RUN ...]
+    .venv/bin/python benchmarks/evidence.py learn WEIGHTS --games RUN1 RUN2 ... [--unlike RUN ...] [--without TERM ...]
     .venv/bin/python benchmarks/evidence.py measure RUN --weights WEIGHTS [--method full] [--set KEY=VALUE]
 
 `learn` needs runs whose weights were never taught the classes of their target, or were taught all of them (known
@@ -9,7 +9,7 @@ tags). Each becomes up to three games: all images, the clean and the cluttered o
 cluttered.txt beside the target's tags, or have a name that begins with val2017/. Of more than --most images of a class
 and kind some are drawn. Runs given with `--unlike` have images unlike the source: the confidence is learned on them
 too. WEIGHTS gets evidence/ and calibration/. CorLoc of every game, each class judged by weights learned on the others,
-is printed.
+is printed. `--without` leaves terms out, to see what they are worth.
 
 `measure` takes the bags of a run with ground truth and prints CorLoc @0.5 / @0.7 of all, clean and cluttered images
 and of every class, and for the confidence the area under the ROC curve, the expected calibration error (ten bins) and
@@ -35,6 +35,7 @@ from pairloc.evaluation.corloc import localized
 from pairloc.localization.combination import Combination
 from pairloc.localization.confidence import Calibration
 from pairloc.localization.engine import localize_target
+from pairloc.localization.evidence import TERMS
 from pairloc.localization.learned import CALIBRATION, EVIDENCE
 from pairloc.localization.playing import Game, learn_evidence
 from pairloc.platform import choose_device
@@ -79,6 +80,8 @@ def games_of(folder: Path, settings: LocalizationSettings, device: str, most: in
 
 
 def learn(options: argparse.Namespace, settings: LocalizationSettings, device: str) -> None:
+    for name in options.without:
+        del TERMS[name]
     games = [game for folder in options.games for game in games_of(folder, settings, device, options.most)]
     unlike = [game for folder in options.unlike for game in games_of(folder, settings, device, options.most)]
     combination, calibration = learn_evidence(games, settings, unlike=unlike, log=partial(print, flush=True))
@@ -144,6 +147,7 @@ def main() -> None:
         if name == "learn":
             task.add_argument("--games", type=Path, nargs="+", required=True)
             task.add_argument("--unlike", type=Path, nargs="*", default=[])
+            task.add_argument("--without", nargs="*", default=[], choices=TERMS, metavar="TERM", help=", ".join(TERMS))
             task.add_argument("--most", type=int, default=110, help="images of a class and kind (default: 110)")
         else:
             task.add_argument("--weights", type=Path)
