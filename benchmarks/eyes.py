@@ -3,11 +3,11 @@
     .venv/bin/python benchmarks/eyes.py DATA OUT [--variants base lite2 ...] [--images 20000] [--side-by-side 4]
 
 DATA holds `play`, as `pairloc split play` writes it, the images it names, and for some variants `resnet50.safetensors`
-(benchmarks/resnet50_weights.py). Every variant trains a proposer on the same source images, extracts the bags of the
-playing images, and prints a line of JSON: recall and oracle (benchmarks/oracle.py), CorLoc of `full` with the packaged
-evidence (which was learned on these classes too, so only differences mean something). OUT/STEP.txt has what a step
-printed, with its seconds. Variants run side by side; finished steps are skipped when the command is repeated. Needs a
-GPU.
+and `dinov2.safetensors` (benchmarks/resnet50_weights.py, dinov2_weights.py). Every variant trains a proposer on the
+same source images, extracts the bags of the playing images, and prints a line of JSON: recall and oracle
+(benchmarks/oracle.py), CorLoc of `full` with the packaged evidence (which was learned on these classes too, so only
+differences mean something). OUT/STEP.txt has what a step printed, with its seconds. Variants run side by side; finished
+steps are skipped when the command is repeated. Needs a GPU.
 """
 
 import argparse
@@ -27,6 +27,7 @@ VARIANTS = {  # one change each
     "base": (),
     "lite2": ("proposer.backbone=efficientnet-lite2",),
     "resnet50": ("proposer.backbone=resnet50-v1", "proposer.backbone_weights={data}/resnet50.safetensors"),
+    "dinov2": ("proposer.backbone=dinov2-small", "proposer.backbone_weights={data}/dinov2.safetensors"),
     "448": ("proposer.image_size=448",),
     "640": ("proposer.image_size=640",),
     "one-epoch": ("proposer.epochs=1",),

@@ -50,8 +50,43 @@ def test_resnet50_v1_reads_its_weights_from_a_file(tmp_path: Path) -> None:
         Maps("resnet50-v1", pretrained=True, weights=tmp_path / "broken.safetensors")
 
 
+def test_dinov2_gives_maps_of_the_usual_strides_and_reads_its_weights_from_a_file(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    made = Maps("dinov2-small", pretrained=False)
+    weights = {
+        name.removeprefix("body."): value for name, value in made.body.state_dict().items() if "scales" not in name
+    }
+    save_file(weights, tmp_path / "d.safetensors")
+    maps = Maps("dinov2-small", pretrained=True, levels=3, weights=tmp_path / "d.safetensors").eval()
+    assert torch.equal(maps.body.state_dict()["body.blocks.7.mlp.fc1.weight"], weights["blocks.7.mlp.fc1.weight"])
+    with torch.no_grad():
+        levels = maps(torch.zeros(2, 3, 64, 96))
+    assert [level.shape[1:] for level in levels] == [(192, 8, 12), (384, 4, 6), (384, 2, 3)] and len(levels[0]) == 2
+    save_file({"cls_token": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(InputError, match="does not hold the weights of dinov2-small"):
+        Maps("dinov2-small", pretrained=True, weights=tmp_path / "other.safetensors")
+
+
+def test_a_map_of_dinov2_shows_where_something_is() -> None:
+    """Another pattern in one cell of 32 pixels changes the features of that cell most, at every level."""
+    torch.manual_seed(0)
+    maps = Maps("dinov2-small", pretrained=False).eval()
+    plain = torch.zeros(1, 3, 128, 128)
+    marked = plain.clone()
+    marked[..., 32:64, 96:128] = torch.randn(3, 32, 32)
+    with torch.no_grad():
+        for before, after in zip(maps(plain), maps(marked), strict=True):
+            change = torch.nn.functional.adaptive_avg_pool2d((after - before).abs().mean(dim=1), 4)[0]
+            assert int(change.argmax()) == 1 * 4 + 3
+
+
 def test_no_weights_are_downloaded_unasked(tmp_path: Path) -> None:
-    for backbone, message in (("resnet50", "allow it with --download"), ("resnet50-v1", "resnet50_weights.py")):
+    for backbone, message in (
+        ("resnet50", "allow it with --download"),
+        ("resnet50-v1", "resnet50_weights.py"),
+        ("dinov2-small", "dinov2_weights.py"),
+    ):
         with pytest.raises(InputError, match=message):
             check_pretrained(ProposerSettings(backbone=backbone))
         check_pretrained(ProposerSettings(backbone=backbone, pretrained=False))

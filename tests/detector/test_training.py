@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,8 @@ import torch
 
 from helpers import TINY
 from pairloc.curation.scenes import write_scenes
-from pairloc.detector.model import Proposer
+from pairloc.detector.backbones import BACKBONES, Body
+from pairloc.detector.model import Proposer, build
 from pairloc.detector.training import held_classes, lr_factor, train
 from pairloc.errors import InputError
 from pairloc.formats.reading import read_annotated
@@ -112,3 +114,19 @@ def test_missing_boxes_and_unknown_backbones_are_refused(scenes: Path, tmp_path:
     with pytest.raises(InputError, match="no box to train"):
         train(dataset, truth.where(truth.image < 0), TINY, tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_backbone_learns_at_its_own_rate(scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a factor of zero the body stays as it was (but for the decay, which is zero too) and the rest learns."""
+    whole = BACKBONES[TINY.backbone]
+
+    def still(pretrained: bool, levels: int) -> Body:
+        return replace(whole(pretrained, levels), lr_factor=0.0)
+
+    monkeypatch.setitem(BACKBONES, TINY.backbone, still)
+    torch.manual_seed(TINY.seed)
+    start = build(TINY, 1).state_dict()
+    after = train(*read_annotated(scenes / "source.json"), TINY, tmp_path / "still").model.state_dict()
+    learned = {name for name, tensor in after.items() if tensor.is_floating_point() and "box_predictor" not in name}
+    changed = {name for name in learned if not torch.equal(after[name], start[name])}
+    assert changed and not any(name.startswith("backbone.maps.") for name in changed)

@@ -24,6 +24,7 @@ from pairloc.settings import ProposerSettings
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation that normalise the input
 IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CAFFE: Statistics = ((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255,) * 3)
+FROM_FILE = {"resnet50-v1": "benchmarks/resnet50_weights.py", "dinov2-small": "benchmarks/dinov2_weights.py"}
 LITE: Statistics = ((127 / 255,) * 3, (128 / 255,) * 3)  # EfficientNet-Lite was trained on (x - 127) / 128
 
 
@@ -34,6 +35,7 @@ class Body:
     network: nn.Module
     channels: list[int]
     statistics: Statistics = IMAGENET
+    lr_factor: float = 1.0  # its learning rate against that of the layers behind it
 
 
 class Maps(nn.Module):
@@ -45,6 +47,7 @@ class Maps(nn.Module):
         if pretrained and weights is not None:
             _load_weights(body.network, weights, name)
         self.body, self.channels, (self.mean, self.std) = body.network, body.channels, body.statistics
+        self.lr_factor = body.lr_factor
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Normalised images (n, 3, H, W) -> `levels` maps (n, channels, H / stride, W / stride), up to stride 32."""
@@ -68,7 +71,9 @@ class Pyramid(nn.Module):
 
 
 def _load_weights(network: nn.Module, file: Path, name: str) -> None:
-    """Load ImageNet weights from a safetensors file; layers that the backbone does not use are ignored."""
+    """Load pre-trained weights from a safetensors file; layers that the backbone does not use are ignored."""
+    if isinstance(network, VitMaps):
+        network = network.body
     try:
         weights = load_file(file)
     except (OSError, SafetensorError) as error:
@@ -94,8 +99,10 @@ def check_pretrained(settings: ProposerSettings) -> None:
     available = settings.backbone.startswith("efficientnet-lite") or settings.backbone_weights is not None
     if not settings.pretrained or available:
         return
-    if settings.backbone == "resnet50-v1":
-        raise InputError("resnet50-v1 needs proposer.backbone_weights: benchmarks/resnet50_weights.py makes the file")
+    if settings.backbone in FROM_FILE:
+        raise InputError(
+            f"{settings.backbone} needs proposer.backbone_weights: {FROM_FILE[settings.backbone]} makes the file"
+        )
     if not settings.download:
         raise InputError(
             f"the ImageNet weights of {settings.backbone} are a download: allow it with --download, name a file with "
@@ -192,6 +199,44 @@ def _resnet50_v1(pretrained: bool, levels: int) -> Body:
     return Body(body.network, body.channels, CAFFE)
 
 
+class VitMaps(nn.Module):
+    """Feature maps of a vision transformer with patches of 14 pixels, which sees images at 14 / 16 of their size.
+
+    So its map has stride 16. Transposed convolutions and pooling make the others, as a plain transformer has one scale.
+    """
+
+    def __init__(self, name: str, levels: int) -> None:
+        import timm
+
+        super().__init__()
+        network: Any = timm.create_model(name, pretrained=False, dynamic_img_size=True, num_classes=0)
+        self.body, d = network, int(network.embed_dim)
+        self.prefix = int(network.num_prefix_tokens)  # tokens that are no patches
+        finer = nn.Sequential(nn.ConvTranspose2d(d, d // 2, 2, 2), nn.GroupNorm(1, d // 2), nn.GELU())
+        scales: list[tuple[nn.Module, int]] = [
+            (nn.Sequential(finer, nn.ConvTranspose2d(d // 2, d // 4, 2, 2)), d // 4),
+            (nn.ConvTranspose2d(d, d // 2, 2, 2), d // 2),
+            (nn.Identity(), d),
+            (nn.MaxPool2d(2), d),
+        ]
+        self.scales = nn.ModuleList(scale for scale, _ in scales[4 - levels :])
+        self.channels: list[int] = [channels for _, channels in scales[4 - levels :]]
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Images (n, 3, H, W), H and W multiples of 32 -> maps (n, channels, H / stride, W / stride)."""
+        height, width = (side // 16 for side in images.shape[2:])
+        scaled = nn.functional.interpolate(images, (14 * height, 14 * width), mode="bilinear", antialias=True)
+        tokens = self.body.forward_features(scaled)[:, self.prefix :]
+        grid = tokens.transpose(1, 2).unflatten(2, (height, width)).contiguous()
+        return [scale(grid) for scale in self.scales]
+
+
+def _dinov2(pretrained: bool, levels: int) -> Body:
+    """DINOv2's smallest network, which was trained without labels; fine-tuned at a tenth of the learning rate."""
+    network = VitMaps("vit_small_patch14_dinov2", levels)
+    return Body(network, network.channels, lr_factor=0.1)
+
+
 # Called with (pretrained, levels). Any other name is looked up in timm.
 BACKBONES: dict[str, Callable[[bool, int], Body]] = {
     "efficientnet-lite0": partial(_lite, "efficientnet-lite0"),
@@ -199,4 +244,5 @@ BACKBONES: dict[str, Callable[[bool, int], Body]] = {
     "efficientnet-lite2": partial(_lite, "efficientnet-lite2"),
     "resnet50": _resnet50,
     "resnet50-v1": _resnet50_v1,
+    "dinov2-small": _dinov2,
 }

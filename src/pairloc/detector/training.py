@@ -121,10 +121,16 @@ def _initialise_from(model: FasterRCNN, start: Proposer) -> None:
 
 
 def _optimizer(model: FasterRCNN, settings: ProposerSettings) -> torch.optim.Optimizer:
+    maps: Any = model.backbone.maps
+    body = {id(parameter) for parameter in maps.parameters()}
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [entry for entry in trainable if (id(entry) in body) == inside], "factor": factor}
+        for inside, factor in ((True, maps.lr_factor), (False, 1.0))
+    ]
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(trainable, settings.lr, weight_decay=_WEIGHT_DECAY)
-    return torch.optim.SGD(trainable, settings.lr, momentum=0.9, weight_decay=_WEIGHT_DECAY, nesterov=True)
+        return torch.optim.AdamW(groups, settings.lr, weight_decay=_WEIGHT_DECAY)
+    return torch.optim.SGD(groups, settings.lr, momentum=0.9, weight_decay=_WEIGHT_DECAY, nesterov=True)
 
 
 def lr_factor(step: int, steps: int, settings: ProposerSettings) -> float:
@@ -161,7 +167,9 @@ def _epoch(
         total.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _MAX_GRADIENT_NORM)
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * lr_factor(epoch * steps + step, settings.epochs * steps, settings)
+            group["lr"] = (
+                settings.lr * group["factor"] * lr_factor(epoch * steps + step, settings.epochs * steps, settings)
+            )
         optimizer.step()
         for name, value in losses.items():
             sums[name] = sums.get(name, 0.0) + value.detach().float()
