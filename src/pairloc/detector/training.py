@@ -18,6 +18,7 @@ from pairloc.boxes import best_iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.detector.checkpoint import Checkpoint
+from pairloc.detector.heads import add_losses
 from pairloc.detector.model import Proposer, build, on_device
 from pairloc.detector.propose import propose
 from pairloc.detector.reading import batches
@@ -84,6 +85,8 @@ def train(
     for part in (model.backbone, model.rpn) if settings.frozen else ():
         part.requires_grad_(False)
     model = on_device(model, device)
+    if settings.soft_labels or settings.contrast:
+        model = add_losses(model, soft_labels=settings.soft_labels, contrast=settings.contrast)
     samples = Samples(dataset, train_boxes, train_images, settings)
     optimizer = _optimizer(model, settings)
     checkpoint = Checkpoint(out, settings, dataset, train_boxes, train_images)

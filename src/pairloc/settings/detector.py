@@ -48,6 +48,15 @@ class ProposerSettings(Settings):
         lt=0.5,
         description="Minimum IoU with a box for a region to count as background (docs/how-to/detector.md).",
     )
+    soft_labels: bool = Field(
+        default=False, description="Teach the box head how tight a region is, not only what it shows."
+    )
+    contrast: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="Weight of a loss that makes objects of a class alike across images, and unlike everything else.",
+    )
     frozen: bool = Field(default=False, description="Freeze everything except the box head; needs initial weights.")
     crop: float = Field(
         default=1.0, gt=0, le=1, description="Random crops of training images keep at least this fraction of each side."
