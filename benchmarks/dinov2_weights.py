@@ -36,7 +36,8 @@ def read_onnx(file: Path) -> dict[str, Tensor]:
         if node.op_type == "MatMul" and node.input[1] in arrays:
             arrays[node.name.strip("/").removesuffix("/MatMul")] = arrays[node.input[1]].T  # x W -> W^T x
     nameless = [value for name, value in arrays.items() if name.startswith("onnx::") and len(value.shape) == 3]
-    arrays["positions"] = torch.cat(sorted(nameless, key=lambda value: value.shape[1]), dim=1)  # of the class token, then of the patches
+    of_class_token, of_patches = sorted(nameless, key=lambda value: value.shape[1])
+    arrays["positions"] = torch.cat([of_class_token, of_patches], dim=1)
     return arrays
 
 
