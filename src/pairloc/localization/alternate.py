@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pairloc.boxes import iou
 from pairloc.executors import Executor, Serial
-from pairloc.inference.class_problem import Relocalization
 from pairloc.localization.class_view import ClassView
+from pairloc.localization.decision import expected_reward
 from pairloc.localization.descent import Curve
 from pairloc.localization.evidence import Evidence
 from pairloc.localization.exclusion import keep_apart
@@ -211,7 +211,8 @@ class Relocalize:
     def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the selection (M,) of class `label`, its gaps (M,), its probabilities (M,) and all costs (M, B).
 
-        The folds are solved one after the other; the selected proposals of the other folds are anchors.
+        The folds are solved one after the other; the selected proposals of the other folds are anchors. With learned
+        evidence the costs are negative logarithms of the expected reward, which then selects (`decision.py`).
         """
         state, settings = self.state, self.settings
         selection, gaps = state.selection[label].clone(), state.gaps[label].double()
@@ -237,18 +238,22 @@ class Relocalize:
                     iterations=solver.iterations, epochs=solver.epochs, seed=settings.seed + label,
                     previous=None if previous is None else previous[rows],
                 )  # fmt: skip
-                selection[rows], gaps[rows] = solution.selection.cpu(), solution.gaps
+                chosen, cost, gaps[rows] = solution.selection, solution.cost, solution.gaps
                 if evidence is not None:  # only then are scores log odds
-                    probability[rows] = probability_of(solution, class_view.boxes[rows.to(class_view.boxes.device)])
-                costs[rows] = solution.cost.float().cpu()
+                    boxes = class_view.boxes[rows.to(class_view.boxes.device)]
+                    reward = expected_reward(cost, boxes)
+                    chosen = reward.argmax(dim=1)
+                    probability[rows] = probability_of(chosen, cost, boxes)
+                    cost = -reward.log()
+                selection[rows], costs[rows] = chosen.cpu(), cost.float().cpu()
         return selection, gaps, probability, costs
 
 
-def probability_of(solution: Relocalization, boxes: Tensor) -> Tensor:
-    """Probability (M,) of the selected boxes among all (M, B, 4); costs are negative log odds.
+def probability_of(selection: Tensor, costs: Tensor, boxes: Tensor) -> Tensor:
+    """Probability (M,) of the selected boxes among all (M, B, 4); `costs` (M, B) are negative log odds.
 
     Proposals that overlap the selected one count as the same box.
     """
-    chosen = boxes.gather(1, solution.selection[:, None, None].expand(-1, 1, 4))
+    chosen = boxes.gather(1, selection[:, None, None].expand(-1, 1, 4))
     same = iou(chosen, boxes)[:, 0] > _SAME_IOU  # (M, B)
-    return (torch.softmax(-solution.cost, dim=1) * same).sum(dim=1).clamp(max=1).float().cpu()
+    return (torch.softmax(-costs, dim=1) * same).sum(dim=1).clamp(max=1).float().cpu()
