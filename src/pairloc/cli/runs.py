@@ -73,6 +73,20 @@ def localize(
             "--fine-tune", help="Also re-train the network on the boxes found: better boxes, slow without a GPU."
         ),
     ] = False,
+    snap: Annotated[
+        bool,
+        typer.Option(
+            "--snap",
+            help="Move the boxes to the edges of what they show, by a segmenter that you install: tighter boxes.",
+        ),
+    ] = False,
+    segmenter: Annotated[
+        Path | None,
+        typer.Option("--segmenter", help="File of the segmenter's weights, if they are not installed; implies --snap."),
+    ] = None,
+    masks: Annotated[
+        bool, typer.Option("--masks", help="Also write the masks of the boxes to masks.json; implies --snap.")
+    ] = False,
     min_confidence: Annotated[
         float,
         typer.Option(
@@ -107,15 +121,17 @@ def localize(
 
     start, chosen = time.perf_counter(), choose_device(device)
     settings = localize_settings(
-        images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, tags_as_new=tags_as_new, format=format,
-        device=chosen, workers=workers_of(workers, chosen), processes=processes, seed=seed,
-        min_confidence=min_confidence,
+        images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, snap=snap, segmenter=segmenter, masks=masks,
+        tags_as_new=tags_as_new, format=format, device=chosen, workers=workers_of(workers, chosen), processes=processes,
+        seed=seed, min_confidence=min_confidence,
     )  # fmt: skip
     finished = run_localize(settings, out, chosen)
     print(f"{len(finished.target)} images in {time.perf_counter() - start:.0f} s")
     print(f"boxes: {out / 'boxes.json'}")
     if fine_tune:
         print(f"further boxes of every tag: {out / 'instances.json'}")
+    if masks:
+        print(f"masks: {out / 'masks.json'}")
     print(f"report: {out / 'report.html'}")
     _print_left_out(finished)
 

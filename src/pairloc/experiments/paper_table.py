@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from pairloc.errors import InputError
-from pairloc.evaluation.table import Evaluation
+from pairloc.evaluation.table import SNAPPED, Evaluation
 from pairloc.io import read_model
 
 SUPERVISED = "supervised"  # a detector trained on ground truth; it has no CorLoc
-FINE_TUNED = "fine-tuned"  # continues `full`; its networks are trained and applied fold by fold
+# Methods that continue another one, whose history they have; their own time is that of re-training, or of inference.
+CONTINUES = {"fine-tuned": "re-train", SNAPPED: "re-localize"}
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,11 @@ def paper_table(folder: Path, evaluation: Evaluation, map50: Mapping[str, float]
         }
         file = folder / method / "history.json"
         steps = read_model(file, _History).history if file.is_file() else ()
+        own = {CONTINUES[method]: evaluation.seconds.get(method, 0.0)} if method in CONTINUES else {}
         training, inference = (
-            sum(step.seconds for step in steps if step.step == name) if steps else None
+            sum(step.seconds for step in steps if step.step == name) + own.get(name, 0.0) if steps else None
             for name in ("re-train", "re-localize")
         )
-        if method == FINE_TUNED and training is not None:  # its history is that of `full`
-            training += evaluation.seconds.get(method, 0.0)
         rows.append(Row(method, corloc, training, inference, _percent(map50.get(method))))
     if SUPERVISED in map50:
         rows.append(Row(SUPERVISED, {}, None, None, _percent(map50[SUPERVISED])))
@@ -82,7 +82,7 @@ def _cells(rows: Sequence[Row]) -> list[list[str]]:
     header = ["method", *(f"CorLoc@{threshold}" for threshold in thresholds), "training, s", "inference, s", "mAP@0.5"]
     table = [header]
     for row in rows:
-        cells = [row.method]
+        cells = [f"{row.method} (segmenter)" if row.method == SNAPPED else row.method]
         for threshold in thresholds:
             mean = row.corloc.get(threshold)
             cells.append(f"{mean[0]:.1f} [{mean[1]:.1f}, {mean[2]:.1f}]" if mean else "")

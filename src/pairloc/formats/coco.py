@@ -1,10 +1,11 @@
 """COCO JSON: boxes, or only the tags of every image."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from pairloc.boxes import Bools, Floats, Ints, to_xywh
 from pairloc.datasets.building import Builder, int_if_whole, parse_number
@@ -156,6 +157,15 @@ def _corners(bbox: object) -> list[object]:
             return bbox if isinstance(bbox, list) else [bbox]
 
 
+class Segmentation(BaseModel):
+    """A mask of an image, run-length encoded as pycocotools does."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    size: tuple[int, int]  # height, width
+    counts: str
+    area: int  # pixels
+
+
 def to_coco(
     dataset: Dataset,
     image: Ints,
@@ -164,11 +174,12 @@ def to_coco(
     *,
     ignored: Bools | None = None,
     score: Floats | None = None,
+    masks: Sequence[Segmentation | None] = (),
     description: str = "",
 ) -> dict[str, object]:
     """The content of a COCO file: boxes (n, 4) with image (n,), label (n,), and optionally ignored (n,), score (n,).
 
-    Image and category ids are those of the data set.
+    Image and category ids are those of the data set. A box with a mask gets its segmentation and area.
     """
     xywh = to_xywh(boxes).round(2).tolist()
     area = np.prod(to_xywh(boxes)[:, 2:], axis=1).round(2).tolist()
@@ -190,6 +201,9 @@ def to_coco(
         for annotation, value in zip(annotations, score.tolist(), strict=True):
             if has_score(value):
                 annotation["score"] = value
+    for annotation, mask in zip(annotations, masks, strict=False):
+        if mask is not None:
+            annotation |= {"segmentation": {"size": mask.size, "counts": mask.counts}, "area": mask.area}
     return {
         "info": {"description": description},
         "licenses": [],

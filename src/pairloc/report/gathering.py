@@ -111,9 +111,9 @@ def _results(run: Finished, dataset: Dataset, *, named: bool) -> list[MethodResu
 def _compared(run: Finished, *, alone: bool) -> tuple[str, ...]:
     """The methods to show.
 
-    `fine-tuned` continues `full`, so a single run of both shows only its final boxes if there is no ground truth to
-    compare them with.
+    `fine-tuned` and `snapped` continue `full`, so a single run of them shows only its final boxes if there is no ground
+    truth to compare them with.
     """
     methods = run.settings.methods
-    only_final = alone and run.truth is None and set(methods) <= {"full", "fine-tuned"}
+    only_final = alone and run.truth is None and set(methods) <= {"full", "fine-tuned", "snapped"}
     return (run.result_method,) if only_final else methods

@@ -26,6 +26,9 @@ def localize_settings(
     weights: str = PACKAGED,
     rounds: int | None = None,
     fine_tune: bool = False,
+    snap: bool = False,
+    segmenter: Path | None = None,
+    masks: bool = False,
     tags_as_new: bool = False,
     format: str = "auto",
     device: str = "auto",
@@ -37,6 +40,7 @@ def localize_settings(
     """Return the settings of a run that finds a box for every tag of a folder of images.
 
     Settings that are not given, including the seed, are those of the weights. Images that cannot be read are left out.
+    A `segmenter` (the file of its weights) and `masks` imply `snap`.
     Raises an InputError if an option is invalid or the weights cannot be used.
     """
     localization: dict[str, Any] = localization_of(weights).model_dump()
@@ -44,15 +48,17 @@ def localize_settings(
     folder = weights if weights == PACKAGED else str(Path(weights).resolve())  # the same from any working folder
     if tags_as_new:
         localization["unary"]["tags_as_new"] = True
+    methods = ("full", *(("fine-tuned",) if fine_tune else ()), *(("snapped",) if snap or segmenter or masks else ()))
     localization |= {"seed": seed} | ({} if rounds is None else {"rounds": rounds})
     try:
         return RunSettings.model_validate(
             {
                 "data": {"target": tags.resolve(), "target_images": images.resolve(), "target_format": format},
                 "weights": folder,
-                "methods": ("full", "fine-tuned") if fine_tune else ("full",),
+                "methods": methods,
                 "localization": localization,
                 "fine_tune": {"seed": seed, "workers": workers},
+                "snap": {"weights": segmenter, "masks": masks, "workers": workers},
                 "extract": extract_of(weights).model_dump() | {"workers": workers},
                 "min_confidence": min_confidence,
                 "seed": seed, "device": device, "processes": processes,

@@ -32,7 +32,7 @@ from pairloc.weights import weights_folder
 
 _TRANSFER_FILES = (f"transfer/{TRANSFER}", f"transfer/{TRANSFER_SETTINGS}")
 _WEIGHED = (COMBINATION, CALIBRATION)
-FINE_TUNED = "fine-tuned"  # the only method that trains a network, so it is a stage around the engine
+FINE_TUNED, SNAPPED = "fine-tuned", "snapped"  # methods with a network of their own: stages around the engine
 
 
 def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
@@ -89,17 +89,7 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
             planned.append(
                 Stage(CLASSIFIERS, work, ("bags", "transfer"), results=(CLASSIFIER_WEIGHTS, CLASSIFIER_NAMES))
             )
-    for method in settings.methods:
-        if method == FINE_TUNED:
-            key = _key(settings.fine_tune)
-            planned.append(Stage(method, stages.fine_tune, ("full",), key, results=stages.RESULTS))
-        else:
-            key, inputs = [_key(METHODS[method].section(settings)), learned], method_inputs
-            if _needs_classifiers(method):
-                key += [classifiers, _hash(settings.tang.semantic_table)]
-                inputs = method_inputs if weights is not None else (*method_inputs, CLASSIFIERS)
-            work_of_method = partial(stages.run_method, method)
-            planned.append(Stage(method, work_of_method, inputs, key, results=stages.RESULTS))
+    planned += [_method_stage(method, settings, method_inputs, learned, classifiers) for method in settings.methods]
     results = ("data", "bags", *settings.methods)
     planned.append(Stage("evaluation", stages.evaluate, results, _hash(data.truth), kept=False))
     least = settings.min_confidence or None  # None, as in runs from before there was this setting
@@ -107,6 +97,21 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
         Stage("report", stages.report, (*results, "evaluation"), least, kept=False, publishes=stages.PUBLISHED)
     )
     return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in planned}
+
+
+def _method_stage(
+    method: str, settings: RunSettings, inputs: tuple[str, ...], learned: Any, classifiers: list[str]
+) -> Stage:
+    """The stage of a method; `inputs` and `learned` are what all methods of the engine depend on."""
+    if method == FINE_TUNED:
+        return Stage(method, stages.fine_tune, ("full",), _key(settings.fine_tune), results=stages.RESULTS)
+    if method == SNAPPED:
+        return Stage(method, stages.snap, (stages.before_snapping(settings),), _key(settings.snap))
+    key = [_key(METHODS[method].section(settings)), learned]
+    if _needs_classifiers(method):
+        key += [classifiers, _hash(settings.tang.semantic_table)]
+        inputs = inputs if settings.weights is not None else (*inputs, CLASSIFIERS)
+    return Stage(method, partial(stages.run_method, method), inputs, key, results=stages.RESULTS)
 
 
 def _learns_evidence(settings: RunSettings) -> bool:
@@ -138,7 +143,7 @@ def _needs_classifiers(method: str) -> bool:
 def check_names(settings: RunSettings) -> None:
     """Raise an InputError if a solver, pair score, feature, backbone, format or method does not exist."""
     for method in settings.methods:
-        if method != FINE_TUNED:
+        if method not in (FINE_TUNED, SNAPPED):
             check_method(method)
     check_learning(settings.transfer, settings.localization)
     for key in ("source_format", "target_format"):

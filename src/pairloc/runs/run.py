@@ -29,6 +29,7 @@ from pairloc.platform import learning_device
 from pairloc.runs import runner
 from pairloc.runs.evidence import never_taught
 from pairloc.runs.registry import check_names, stages_of
+from pairloc.runs.snapping import check_segmenter
 from pairloc.runs.stage import Stage
 from pairloc.settings import RunSettings
 from pairloc.weights import weights_folder
@@ -76,6 +77,8 @@ class Run:
         check_class_features(self.settings.extract.class_features, download=self.settings.extract.download)
         if self.weights is None:
             check_pretrained(self.settings.proposer)
+        if "snapped" in self.settings.methods:
+            check_segmenter(self.settings.snap)
         data, out = self.settings.data, self.folder.resolve()
         annotations = (data.source, data.target, data.truth)
         for file in (
@@ -183,10 +186,9 @@ class Run:
 
     @property
     def result_method(self) -> str:
-        """The method whose boxes are the result of the run: fine-tuned, full, or else the last method."""
-        return next(
-            (name for name in ("fine-tuned", "full") if name in self.settings.methods), self.settings.methods[-1]
-        )
+        """The method whose boxes are the result of the run: snapped, fine-tuned, full, or else the last method."""
+        best = (name for name in ("snapped", "fine-tuned", "full") if name in self.settings.methods)
+        return next(best, self.settings.methods[-1])
 
     def sample(self, images: int | None) -> tuple[list[int], Dataset, GroundTruth]:
         """Draw `images` target images at random, or take all; return their indices, tags and ground truth.

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from pairloc.localization.combination import Combination
 from pairloc.localization.confidence import FILE as CALIBRATION
 from pairloc.localization.descent import Curve
 from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
+from pairloc.localization.explained import FILE as EXPLANATIONS
 from pairloc.localization.explained import write_explanations
 from pairloc.localization.learned import EVIDENCE, Learned
 from pairloc.localization.methods import METHODS
@@ -34,6 +36,7 @@ from pairloc.report.gathering import write_report
 from pairloc.runs import fine_tuning
 from pairloc.runs.evidence import play_target, weigh_evidence
 from pairloc.runs.learning import AGNOSTIC, Teacher, without_class
+from pairloc.runs.snapping import load_segmenter, snap_boxes, write_masks
 from pairloc.runs.stage import record_of
 from pairloc.settings import RunSettings
 
@@ -41,10 +44,11 @@ if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
+MASKS = "masks.json"
 PLAYING = "playing"  # the stage of what was never taught the playing classes
 LOW_CONFIDENCE = "low-confidence.csv"  # boxes left out of the published ones
 RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
-PUBLISHED = (BOXES, INSTANCES, LOW_CONFIDENCE, PAGE, SKIPPED)
+PUBLISHED = (BOXES, INSTANCES, MASKS, LOW_CONFIDENCE, PAGE, SKIPPED)
 TITLES = {
     "data": "reading the data",
     "proposer": "training the proposer",
@@ -56,6 +60,7 @@ TITLES = {
     "calibration": "calibrating the confidence",
     "classifiers": "learning classifiers of the source classes",
     "fine-tuned": "re-training on the boxes found",
+    "snapped": "moving the boxes to the edges of masks",
     "evaluation": "evaluating",
     "report": "writing the report",
 }  # all other stages are methods, or another draw of playing classes; see `title_of`
@@ -71,7 +76,7 @@ def title_of(stage: str, settings: RunSettings) -> str:
     if stage.startswith(PLAYING):
         return TITLES[PLAYING] + stage.removeprefix(PLAYING).replace("-", ", draw ")
     choosing = "choosing a box for every tag"
-    localizing = settings.weights is not None and set(settings.methods) <= {"full", "fine-tuned"}
+    localizing = settings.weights is not None and set(settings.methods) <= {"full", "fine-tuned", "snapped"}
     return TITLES.get(stage, choosing if localizing else f"{choosing} ({stage})")
 
 
@@ -233,6 +238,35 @@ def fine_tune(run: "Run", folder: Path) -> None:
     run.log(f"  {len(found.boxes)} boxes, {len(all_instances)} instances")
 
 
+def before_snapping(settings: RunSettings) -> str:
+    """The method whose boxes are snapped."""
+    return "fine-tuned" if "fine-tuned" in settings.methods else "full"
+
+
+def snap(run: "Run", folder: Path) -> None:
+    """Move the boxes of the method before, and its further instances, to the edges of masks."""
+    before, settings = run.folder / before_snapping(run.settings), run.settings.snap
+    segmenter = load_segmenter(settings, run.device)
+    for name in RESULTS:
+        if not (before / name).is_file():
+            continue
+        dataset, boxes = read_boxes(before / name)
+        parts = folder / Path(name).stem
+        parts.mkdir(exist_ok=True)
+        snapped = snap_boxes(
+            replace(dataset, folder=run.target.folder), boxes, segmenter, settings, parts, device=run.device,
+            log=lambda line: run.log(f"  {line}"),
+        )  # fmt: skip
+        write_boxes(folder / name, dataset, snapped.boxes)
+        if settings.masks and name == BOXES:
+            write_masks(folder / MASKS, dataset, snapped)
+    for name in (HISTORY, EXPLANATIONS):  # why a box was chosen does not change
+        if (before / name).is_file():
+            copy_file(before / name, folder / name)
+    for name in RESULTS:
+        shutil.rmtree(folder / Path(name).stem, ignore_errors=True)
+
+
 def _log_sharing(run: "Run", found: Localization) -> None:
     if found.sharing.message is not None:
         run.log(f"  {found.sharing.message}")
@@ -267,7 +301,7 @@ def report(run: "Run", folder: Path) -> None:
     shutil.rmtree(folder / "images", ignore_errors=True)
     write_report([run], folder / PAGE, beside=folder / "images", link="report/images")
     best = run.folder / run.result_method
-    for name in (BOXES, INSTANCES):
+    for name in (BOXES, INSTANCES, MASKS):
         if (best / name).is_file():
             copy_file(best / name, folder / name)
     if run.settings.min_confidence:

@@ -24,6 +24,7 @@ from pairloc.settings.localization import (
     SolverSettings,
 )
 from pairloc.settings.run import DataSettings, RunSettings, SceneSettings
+from pairloc.settings.snapping import SnapSettings
 
 __all__ = [
     "NO_EFFECT",
@@ -46,6 +47,7 @@ __all__ = [
     "RunSettings",
     "SceneSettings",
     "Settings",
+    "SnapSettings",
     "SolverSettings",
     "TangSettings",
     "TrainingSettings",

@@ -10,6 +10,7 @@ from pairloc.settings.detector import ExtractSettings, FineTuneSettings, Propose
 from pairloc.settings.evidence import EvidenceSettings
 from pairloc.settings.learning import TransferSettings
 from pairloc.settings.localization import LocalizationSettings
+from pairloc.settings.snapping import SnapSettings
 
 
 class SceneSettings(Settings):
@@ -53,8 +54,8 @@ class RunSettings(Settings):
     methods: tuple[str, ...] = Field(
         default=("warm-up-unary", "warm-up", "unary", "full"),
         min_length=1,
-        description="Methods to run, in this order: warm-up-unary, warm-up, unary, full, fine-tuned, or a baseline "
-        "(mi-svm, deselaers, lsda, tang).",
+        description="Methods to run, in this order: warm-up-unary, warm-up, unary, full, fine-tuned, snapped, or a "
+        "baseline (mi-svm, deselaers, lsda, tang).",
     )
     proposer: ProposerSettings = ProposerSettings()
     extract: ExtractSettings = ExtractSettings()
@@ -62,6 +63,7 @@ class RunSettings(Settings):
     evidence: EvidenceSettings = EvidenceSettings()
     localization: LocalizationSettings = LocalizationSettings()
     fine_tune: FineTuneSettings = FineTuneSettings()
+    snap: SnapSettings = SnapSettings()
     mi_svm: MiSvmSettings = MiSvmSettings()
     deselaers: DeselaersSettings = DeselaersSettings()
     lsda: LsdaSettings = LsdaSettings()
@@ -98,4 +100,8 @@ class RunSettings(Settings):
             raise ValueError("methods lists one method twice: remove one")
         if "fine-tuned" in self.methods and "full" not in self.methods[: self.methods.index("fine-tuned")]:
             raise ValueError("the method 'fine-tuned' starts from the boxes of 'full': list it after 'full'")
+        if "snapped" in self.methods and (self.methods[-1] != "snapped" or "full" not in self.methods):
+            raise ValueError(
+                "the method 'snapped' moves the boxes of 'full' or 'fine-tuned': list it last, with 'full'"
+            )
         return self
