@@ -13,6 +13,7 @@ from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.report.figures import write_figures
+from pairloc.report.outlines import outline
 from pairloc.report.page import MethodResult, write_page
 from pairloc.report.reasons import Reasons
 from report.browsing import BROWSER, NO_BROWSER, visit
@@ -180,3 +181,20 @@ def test_a_chart_of_one_point_is_not_drawn(tmp_path: Path) -> None:
     write_page(tmp_path / "report.html", dataset, [replace(methods[1], history=steps)], truth)
     content = (tmp_path / "report.html").read_text().split('id="data">')[1].split("</script>")[0]
     assert json.loads(content)["charts"] == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
+def test_masks_are_drawn_under_the_boxes(tmp_path: Path) -> None:
+    dataset, methods, _ = report_inputs(tmp_path)
+    mask = np.zeros((30, 40), dtype=np.bool_)
+    mask[0:9, 30:39] = True
+    shown = replace(methods[1], outlines={(6, 1): outline(mask)})
+    write_page(tmp_path / "report.html", dataset, [shown])
+    script = """const path = document.querySelector("path.mask"), frame = path.ownerSVGElement.getBoundingClientRect();
+    const b = path.getBoundingClientRect(), w = frame.width / 40, h = frame.height / 30;
+    const seen = {errors: window.errors, masks: document.querySelectorAll("path.mask").length,
+      box: [(b.left - frame.left) / w, (b.top - frame.top) / h, b.width / w, b.height / h].map(Math.round)};
+    const done = document.createElement("pre"); done.id = "seen"; done.textContent = JSON.stringify(seen);
+    document.body.append(done);"""
+    seen = visit(tmp_path / "report.html", script)
+    assert seen == {"errors": [], "masks": 1, "box": [30, 0, 9, 9]}

@@ -15,6 +15,7 @@ from pairloc.io import read_model
 from pairloc.localization.methods import METHODS
 from pairloc.progress import track
 from pairloc.report.figures import write_figures
+from pairloc.report.outlines import read_outlines
 from pairloc.report.page import MethodResult, is_plain, write_page
 from pairloc.report.reasons import read_reasons
 from pairloc.settings import RunSettings
@@ -104,7 +105,9 @@ def _results(run: Finished, dataset: Dataset, *, named: bool) -> list[MethodResu
         tag = METHODS[method].short if method in METHODS else ""
         least = run.settings.min_confidence if method == run.result_method else 0.0
         reasons = read_reasons(run.folder / method, run.target, dataset)
-        results.append(MethodResult(name, boxes, corloc, evaluation.seconds.get(method), steps, tag, least, reasons))
+        outlines = read_outlines(run.folder / method, run.target, dataset)
+        seconds = evaluation.seconds.get(method)
+        results.append(MethodResult(name, boxes, corloc, seconds, steps, tag, least, reasons, outlines))
     return results
 
 

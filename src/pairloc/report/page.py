@@ -22,6 +22,7 @@ from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.images import ImageError, open_image
 from pairloc.io import write_bytes, write_text
+from pairloc.report.outlines import Outline
 from pairloc.report.reasons import Reasons
 
 _THUMBNAIL = 320  # pixels of the longer side
@@ -40,6 +41,7 @@ class MethodResult:
     tag: str = ""  # a short name; by default, the first four letters of the name
     least: float = 0.0  # boxes of lower confidence are left out of the published ones, and marked on the page
     reasons: Mapping[tuple[int, int], Reasons] = field(default_factory=dict)  # by (image, class)
+    outlines: Mapping[tuple[int, int], Outline] = field(default_factory=dict)  # of masks, by (image, class)
 
     @property
     def short(self) -> str:
@@ -164,7 +166,9 @@ def _items(
                 if rows:
                     best = max(rows, key=lambda row: np.nan_to_num(method.boxes.score[row], nan=-1.0))
                     box = _box(method.boxes.boxes[best], method.boxes.score[best], tag_truth)
-                    boxes[method.tag] = box | _why(method.reasons.get((index, label)), numbers)
+                    mask = method.outlines.get((index, label))
+                    shape = {} if mask is None else {"mask": mask.path, "grid": mask.grid}
+                    boxes[method.tag] = box | shape | _why(method.reasons.get((index, label)), numbers)
             items.append(
                 {
                     "file": dataset.images[index].file, "class": label, "thumbnail": thumbnail, "size": list(size),

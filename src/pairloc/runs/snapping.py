@@ -15,6 +15,7 @@ from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.reading import batches
 from pairloc.errors import InputError
 from pairloc.formats.coco import Segmentation, to_coco
+from pairloc.formats.rle import encode
 from pairloc.io import read_model, write_json
 from pairloc.localization.alternate import Log, silent
 from pairloc.progress import track
@@ -155,14 +156,11 @@ def _collected(before: ScoredBoxes, parts: Sequence[Part]) -> Snapped:
 
 def segmentation(mask: Tensor, size: Size) -> Segmentation:
     """A mask (h, w) as a COCO segmentation of an image of (width, height) pixels: a run-length encoding."""
-    from faster_coco_eval.core import mask as coco_masks
-
     width, height = size
     rows = (torch.arange(height) * mask.shape[0] + mask.shape[0] // 2) // height
     columns = (torch.arange(width) * mask.shape[1] + mask.shape[1] // 2) // width
     pixels = mask[rows.clamp(max=mask.shape[0] - 1)][:, columns.clamp(max=mask.shape[1] - 1)]
-    encoded = coco_masks.encode(np.asfortranarray(pixels.numpy().astype(np.uint8)))
-    return Segmentation(size=(height, width), counts=encoded["counts"].decode("ascii"), area=int(pixels.sum()))
+    return Segmentation(size=(height, width), counts=encode(pixels.numpy()), area=int(pixels.sum()))
 
 
 def write_masks(file: Path, dataset: Dataset, snapped: Snapped) -> None:
