@@ -10,6 +10,7 @@ import pytest
 
 from pairloc.bags.extract import extract
 from pairloc.bags.store import BagStore
+from pairloc.detector.reading import ImageBatch
 from pairloc.errors import InputError
 from pairloc.formats import read
 from pairloc.settings import ExtractSettings
@@ -45,14 +46,15 @@ def test_a_resumed_extraction_writes_the_same_bytes(
     scenes: Path, proposer: Path, complete: Path, tmp_path: Path
 ) -> None:
     target = read(scenes / "target_tags.csv")
-    for stop in range(4):  # interrupt before each shard
+    for stop in range(4):  # interrupt before a batch
         store = tmp_path / f"boundary{stop}"
 
-        def interrupt(shards: Iterable[int], total: int, stop: int = stop) -> Iterator[int]:
-            for number, shard in enumerate(shards):
+        def interrupt(batches: Iterable[ImageBatch], images: int, stop: int = stop) -> Iterator[ImageBatch]:
+            assert images > 0
+            for number, batch in enumerate(batches):
                 if number == stop:
                     raise KeyboardInterrupt
-                yield shard
+                yield batch
 
         with pytest.raises(KeyboardInterrupt):
             extract(target, proposer, store, SETTINGS, track=interrupt)

@@ -19,7 +19,7 @@ from pairloc.io import reason, sha256
 from pairloc.settings import ExtractSettings
 
 _BATCH = {"cpu": 8}  # images per forward pass; 64 on a GPU
-Track = Callable[[Iterable[int], int], Iterable[int]]
+Track = Callable[[Iterable[ImageBatch], int], Iterable[ImageBatch]]
 
 
 def extract(
@@ -31,7 +31,7 @@ def extract(
     features_folder: Path | None = None,
     class_features: FeatureExtractor | None = None,
     device: str = "cpu",
-    track: Track = lambda shards, total: shards,
+    track: Track = lambda batches, images: batches,
 ) -> None:
     """Write the bags of a data set into a store; an interrupted extraction resumes with the missing shards.
 
@@ -55,10 +55,12 @@ def extract(
             extractor = class_features or feature_extractor(settings.class_features, device)
             groups = [_groups(*writer.ranges[number], settings.batch or _BATCH.get(device, 64)) for number in missing]
             paths = [dataset.path(index) for index in range(len(dataset))]
-            image_batches = batches(paths, [group for shard in groups for group in shard], settings.workers)
+            every_group = [group for shard in groups for group in shard]
+            reader = batches(paths, every_group, settings.workers)
+            image_batches = iter(track(reader, sum(map(len, every_group))))
             with ThreadPoolExecutor(1) as background:  # writes a shard while the next one is computed
                 pending: Future[None] | None = None
-                for number, shard in zip(track(missing, len(missing)), groups, strict=True):
+                for number, shard in zip(missing, groups, strict=True):
                     results = [
                         _bags(next(image_batches), proposer, feature_proposer, extractor, settings, device)
                         for _ in shard

@@ -2,6 +2,7 @@
 
 import json
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +55,7 @@ def propose_train(
     from pairloc.formats.reading import read_annotated
     from pairloc.platform import choose_device
     from pairloc.presets import preset as read_preset
+    from pairloc.progress import track
     from pairloc.runs.stages import tensorboard
     from pairloc.settings import ProposerSettings
 
@@ -66,7 +68,8 @@ def propose_train(
     claim_training(out)
     dataset, truth = read_annotated(data, format, images)
     with tensorboard(out) as writer:
-        train(dataset, truth, settings, out, device=chosen, log=print, writer=writer)
+        steps = partial(track, what="training steps")
+        train(dataset, truth, settings, out, device=chosen, log=print, writer=writer, track=steps)
     print(f"wrote {out}")
 
 
@@ -104,7 +107,7 @@ def bags_extract(
     check_class_features(settings.class_features, download=settings.download)
     extract(
         read(data, format, images), proposer, out, settings, features_folder=features_from, device=chosen,
-        track=lambda shards, total: track(shards, total, "extracting shards"),
+        track=partial(track, what="images", size=len),
     )  # fmt: skip
     print(f"wrote {out}")
 

@@ -1,6 +1,7 @@
 """Commands that evaluate results, write reports, and train and use detectors."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,6 +134,7 @@ def detect_train(
     from pairloc.formats.reading import read_annotated, read_boxes
     from pairloc.platform import choose_device
     from pairloc.presets import preset as read_preset
+    from pairloc.progress import track
     from pairloc.settings import ProposerSettings
     from pairloc.weights import PACKAGED, weights_folder
 
@@ -163,7 +165,8 @@ def detect_train(
         settings = settings.model_copy(update={name: getattr(initial.settings, name) for name in architecture})
     if hold_out:
         train_boxes = train_boxes.where(~held_out_mask(dataset, hold_out)[train_boxes.image])
-    train_detector(dataset, train_boxes, settings, out, start=initial, device=chosen, log=print)
+    steps = partial(track, what="training steps")
+    train_detector(dataset, train_boxes, settings, out, start=initial, device=chosen, log=print, track=steps)
     print(f"wrote {out}")
 
 
@@ -247,7 +250,7 @@ def detect_run(
     refuse_other_file(out, b"boxes found by pairloc")
     chosen = choose_device(device)
     dataset, found = detect_below(
-        Proposer.load(detector, chosen), images, print, lambda items, n: track(items, n, "detecting"), device=chosen,
+        Proposer.load(detector, chosen), images, print, track=partial(track, what="images", size=len), device=chosen,
         workers=workers_of(workers, chosen), least=least,
     )  # fmt: skip
     write_boxes(out, dataset, found)

@@ -20,7 +20,7 @@ from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.model import Proposer
 from pairloc.detector.propose import pad_thin
 from pairloc.detector.reading import ImageBatch, batches
-from pairloc.detector.training import Log, ScalarWriter, train
+from pairloc.detector.training import Log, train
 from pairloc.errors import InputError, shown
 from pairloc.images import ImageError, read_header
 from pairloc.settings import ProposerSettings
@@ -33,14 +33,9 @@ def train_detector(
     boxes: ScoredBoxes | GroundTruth,
     settings: ProposerSettings,
     out: Path,
-    *,
-    start: Proposer | None = None,
-    device: str = "cpu",
-    log: Log = lambda line: None,
-    writer: ScalarWriter | None = None,
-    resumable: bool = True,
+    **options: Any,
 ) -> Proposer:
-    """Train a detector on the boxes of a data set; see `train` for the arguments.
+    """Train a detector on the boxes of a data set; `options` are keyword arguments of `train`.
 
     Raises an InputError if the settings are those of a class-agnostic proposer or hold out classes.
     """
@@ -48,7 +43,7 @@ def train_detector(
         raise InputError("class_agnostic and held_classes are for proposers only; remove them to train a detector")
     ignored = boxes.ignored if isinstance(boxes, GroundTruth) else np.zeros(len(boxes), dtype=np.bool_)
     truth = GroundTruth(boxes.image, boxes.label, boxes.boxes, ignored)
-    return train(dataset, truth, settings, out, start=start, device=device, log=log, writer=writer, resumable=resumable)
+    return train(dataset, truth, settings, out, **options)
 
 
 def held_out_mask(dataset: Dataset, one_in: int) -> npt.NDArray[np.bool_]:
@@ -71,7 +66,7 @@ def detect(
     least: float = 0.001,
     most: int = 100,
     unreadable: Callable[[int, str], None] | None = None,
-    track: Callable[[Iterable[ImageBatch], int], Iterable[ImageBatch]] = lambda items, total: items,
+    track: Callable[[Iterable[ImageBatch], int], Iterable[ImageBatch]] = lambda batches, images: batches,
 ) -> ScoredBoxes:
     """Detect objects: boxes with a score of at least `least`, at most `most` per image, after NMS within each class.
 
@@ -87,7 +82,7 @@ def detect(
     groups = [list(range(a, min(a + batch, len(dataset)))) for a in range(0, len(dataset), batch)]
     paths = [dataset.path(index) for index in range(len(dataset))]
     columns: list[list[np.ndarray[Any, Any]]] = [[], [], [], []]
-    for group, read in zip(groups, track(batches(paths, groups, workers), len(groups)), strict=True):
+    for group, read in zip(groups, track(batches(paths, groups, workers), len(dataset)), strict=True):
         images = (read.require_all() if unreadable is None else read.images).to(device)
         readable = []
         for index, error in zip(group, read.errors, strict=True):
@@ -108,16 +103,14 @@ def detect(
     return ScoredBoxes(image_index.astype(np.int64), labels.astype(np.int64), corners.reshape(-1, 4), score)
 
 
-def detect_below(
-    detector: Proposer, folder: Path, log: Log, track: Callable[[Iterable[Any], int], Iterable[Any]], **options: Any
-) -> tuple[Dataset, ScoredBoxes]:
+def detect_below(detector: Proposer, folder: Path, log: Log, **options: Any) -> tuple[Dataset, ScoredBoxes]:
     """Detect objects in all images below a folder; images that cannot be used are logged and left out.
 
     `options` are keyword arguments of `detect`. Raises an InputError if no image can be read.
     """
     files = images_below(folder) if folder.is_dir() else []
     images: list[Image] = []
-    for file in track(files, len(files)):
+    for file in files:
         if not is_valid_name(file):
             log(f"left out: {shown(file)}: its name is not valid text; rename it")
             continue
@@ -127,7 +120,7 @@ def detect_below(
             log(f"left out: {folder / file}: {error}")
     damaged: dict[int, str] = {}
     dataset = Dataset(tuple(images), detector.classes, ((),) * len(images), folder=folder)
-    found = detect(detector, dataset, unreadable=damaged.__setitem__, track=track, **options)
+    found = detect(detector, dataset, unreadable=damaged.__setitem__, **options)
     for problem in damaged.values():
         log(f"left out: {problem}")
     kept = [index for index in range(len(dataset)) if index not in damaged]

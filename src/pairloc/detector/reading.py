@@ -58,6 +58,9 @@ class ImageBatch:
         self.images = Packed([entry for entry in entries if isinstance(entry, Tensor)])
         self.errors = [entry if isinstance(entry, str) else None for entry in entries]
 
+    def __len__(self) -> int:
+        return len(self.errors)
+
     def require_all(self) -> Packed:
         """Return the images; raise an InputError if one could not be read."""
         for error in self.errors:

@@ -5,7 +5,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from pairloc.io import read_text, refuse_links, refuse_other_work, write_text
 from pairloc.settings import ProposerSettings
 
 Log = Callable[[str], None]
+Track = Callable[[Iterable[TrainingBatch], int], Iterable[TrainingBatch]]
 CURVES = "curves.jsonl"
 _WEIGHT_DECAY = 1e-4
 _MAX_GRADIENT_NORM = 10.0
@@ -63,11 +64,13 @@ def train(
     log: Log = lambda line: None,
     writer: ScalarWriter | None = None,
     resumable: bool = True,
+    track: Track = lambda steps, total: steps,
 ) -> Proposer:
     """Train on annotated images and save the network in `out`; an interrupted training resumes from its checkpoint.
 
     Losses and recall of every epoch go to `out/curves.jsonl` and `writer`. `start` initialises all layers but the last
-    one; with `settings.frozen` only the box head is then trained. `resumable=False` writes no checkpoints.
+    one; with `settings.frozen` only the box head is then trained. `resumable=False` writes no checkpoints. `track` may
+    wrap the training steps of all epochs in a progress bar.
 
     Raises an InputError if there is nothing to train on, if `out` holds another training, or if the loss diverges.
     """
@@ -92,7 +95,7 @@ def train(
     checkpoint = Checkpoint(out, settings, dataset, train_boxes, train_images)
     first = checkpoint.resume(model, optimizer, device)
     curves = _curves(out / CURVES, first)
-    batches_of_epochs = samples.batches(first)
+    batches_of_epochs = iter(track(samples.batches(first), samples.steps * (settings.epochs - first)))
     for epoch in range(first, settings.epochs):
         start_time = time.perf_counter()
         torch.manual_seed(settings.seed + epoch)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
 MASKS = "masks.json"
+_STEPS = partial(track, what="training steps")
 PLAYING = "playing"  # the stage of what was never taught the playing classes
 LOW_CONFIDENCE = "low-confidence.csv"  # boxes left out of the published ones
 RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
@@ -111,14 +112,14 @@ def prepare(run: "Run", folder: Path) -> None:
 def train_proposer(run: "Run", folder: Path) -> None:
     """Train the proposer on the source."""
     with tensorboard(folder) as writer:
-        train(*run.source, run.settings.proposer, folder, device=run.device, log=run.log, writer=writer)
+        train(*run.source, run.settings.proposer, folder, device=run.device, log=run.log, writer=writer, track=_STEPS)
 
 
 def train_agnostic(run: "Run", folder: Path) -> None:
     """Train the proposer that gives the boxes when features come from another: with a single class, object."""
     settings = run.settings.proposer.model_copy(update={"class_agnostic": True})
     with tensorboard(folder) as writer:
-        train(*run.source, settings, folder, device=run.device, log=run.log, writer=writer)
+        train(*run.source, settings, folder, device=run.device, log=run.log, writer=writer, track=_STEPS)
 
 
 def extract_bags(run: "Run", folder: Path) -> None:
@@ -129,7 +130,7 @@ def extract_bags(run: "Run", folder: Path) -> None:
         parts = {"source": run.source[0].subset(chosen), "target": run.target}
     for name, part in parts.items():
         kind = "tagged" if name == "target" else "source"
-        features, progress = run.model_folder / "proposer", partial(track, what=f"batches of {kind} images")
+        features, progress = run.model_folder / "proposer", partial(track, what=f"{kind} images", size=len)
         settings = run.settings.extract
         boxes = run.model_folder / AGNOSTIC if settings.agnostic_boxes else features
         if name == "source" and not settings.source_class_features:
