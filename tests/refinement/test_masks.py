@@ -1,6 +1,7 @@
 """Masks: their parts against a flood fill written out, and the boxes around them."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,6 +88,7 @@ def test_the_box_of_a_rectangle_is_the_rectangle_in_pixels_of_the_image() -> Non
     masks = masks_of(rectangle(10, 5, 30, 25), rectangle(0, 0, 60, 40), rectangle(59, 39, 60, 40), size=(120, 160))
     expected = [[20.0, 20.0, 60.0, 100.0], [0.0, 0.0, 120.0, 160.0], [118.0, 156.0, 120.0, 160.0]]
     assert masks.boxes().tolist() == expected
+    assert masks_of(rectangle(10, 5, 30, 25), size=(120, 161)).boxes()[0, 3] == pytest.approx(100.625)
 
 
 def test_the_box_leaves_specks_out_and_an_empty_mask_has_none() -> None:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from pairloc.boxes import iou
 from pairloc.inference.exclusion import distinct
+from pairloc.localization.sharing import SHARED_IOU, tags_of_images
 from pairloc.localization.target import Selection, Target
 
 
@@ -15,13 +16,7 @@ def keep_apart(target: Target, selection: Selection, costs: tuple[Tensor, ...], 
     apart already are not changed.
     """
     chosen = [class_selection.clone() for class_selection in selection]
-    rows: dict[int, list[tuple[int, int]]] = {}  # bag -> its (class, row)
-    for label, bags in enumerate(target.positives):
-        for row, bag in enumerate(bags.tolist()):
-            rows.setdefault(bag, []).append((label, row))
-    for bag, tags in rows.items():
-        if len(tags) < 2:
-            continue
+    for bag, tags in tags_of_images(target.positives).items():
         overlap = iou(target.bags.boxes[bag], target.bags.boxes[bag]).cpu()  # (B, B)
         apart = overlap <= max_iou
         selected = torch.tensor([int(chosen[label][row]) for label, row in tags])
@@ -31,3 +26,17 @@ def keep_apart(target: Target, selection: Selection, costs: tuple[Tensor, ...], 
             for (label, row), proposal in zip(tags, distinct(cost, apart), strict=True):
                 chosen[label][row] = proposal
     return tuple(chosen)
+
+
+def refine_apart(
+    positives: tuple[Tensor, ...], selected: tuple[Tensor, ...], refined: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """Return the refined boxes (M, 4) of every class, but the selected ones where refining made tags share a box."""
+    boxes = [table.clone() for table in refined]
+    for tags in tags_of_images(positives).values():
+        before, after = (torch.stack([table[label][row] for label, row in tags]) for table in (selected, refined))
+        shared = (iou(after, after) > SHARED_IOU) & (iou(before, before) <= SHARED_IOU)  # (T, T)
+        for (label, row), box, shares in zip(tags, before, shared.any(dim=1).tolist(), strict=True):
+            if shares:
+                boxes[label][row] = box
+    return tuple(boxes)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pairloc.boxes import iou
 
-_SHARED_IOU = 0.7  # two boxes with a higher IoU are one box
+SHARED_IOU = 0.7  # two boxes with a higher IoU are one box
 _MAX = 1 - 1e-9  # limit of a probability, so that its odds are finite
 
 
@@ -37,22 +37,27 @@ def share_confidence(
 
     Parameters hold, for every class, its bags (M,), their boxes (M, 4) and the confidence in them (M,).
     """
-    rows: dict[int, list[tuple[int, int]]] = {}  # bag -> its (class, row)
-    for label, bags in enumerate(positives):
-        for row, bag in enumerate(bags.tolist()):
-            rows.setdefault(bag, []).append((label, row))
-    several = [tags for tags in rows.values() if len(tags) > 1]
+    several = list(tags_of_images(positives).values())
     corners, lowered = tuple(table.cpu() for table in boxes), tuple(values.clone() for values in confidence)
     images = 0
     for tags in several:
         of_image = torch.stack([corners[label][row] for label, row in tags])  # (T, 4)
-        shared = (iou(of_image, of_image) > _SHARED_IOU).fill_diagonal_(False)  # (T, T)
+        shared = (iou(of_image, of_image) > SHARED_IOU).fill_diagonal_(False)  # (T, T)
         if shared.any():
             images += 1
             probability = torch.stack([confidence[label][row] for label, row in tags])
             for (label, row), value in zip(tags, at_most_one(probability, shared), strict=True):
                 lowered[label][row] = value
     return lowered, Sharing(images, len(several))
+
+
+def tags_of_images(positives: tuple[Tensor, ...]) -> dict[int, list[tuple[int, int]]]:
+    """The tags of every image with several, as (class, row among its bags), by bag; `positives` are bags by class."""
+    tags: dict[int, list[tuple[int, int]]] = {}
+    for label, bags in enumerate(positives):
+        for row, bag in enumerate(bags.tolist()):
+            tags.setdefault(bag, []).append((label, row))
+    return {bag: entries for bag, entries in tags.items() if len(entries) > 1}
 
 
 def at_most_one(probability: Tensor, shared: Tensor) -> Tensor:

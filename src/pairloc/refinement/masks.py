@@ -27,7 +27,7 @@ class Masks:
         (width, height), (h, w) = self.size, masks.shape[1:]
         x1, x2 = _extent(masks.any(dim=1))  # (n,) each
         y1, y2 = _extent(masks.any(dim=2))
-        scale = torch.tensor([width / w, height / h] * 2, dtype=torch.float64, device=masks.device)
+        scale = torch.tensor([width / w, height / h] * 2, device=masks.device)
         return torch.stack([x1, y1, x2, y2], dim=1) * scale
 
     def touch_every_border(self) -> Tensor:
@@ -39,8 +39,8 @@ class Masks:
 def _extent(covered: Tensor) -> tuple[Tensor, Tensor]:
     """First covered cell and the cell after the last one, of (n, cells): (n,), (n,); NaN if none is covered."""
     cells = covered.shape[1]
-    first = covered.double().argmax(dim=1).double()
-    end = cells - covered.flip(1).double().argmax(dim=1).double()
+    first = covered.float().argmax(dim=1).float()
+    end = cells - covered.flip(1).float().argmax(dim=1).float()
     nothing = ~covered.any(dim=1)
     return first.masked_fill(nothing, torch.nan), end.masked_fill(nothing, torch.nan)
 

@@ -17,7 +17,7 @@ class SnapSettings(Settings):
         NO_EFFECT,  # there is one official file
     ] = None
     min_iou: Fraction = Field(
-        default=0.5, description="Minimum IoU of a box with the box of its mask; with a lower one the box stays."
+        default=0.4, description="Minimum IoU of a box with the box of its mask; with a lower one the box stays."
     )
     min_quality: Fraction = Field(
         default=0.5, description="Minimum IoU with the true mask, as the segmenter estimates it, for a box to move."
