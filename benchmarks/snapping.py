@@ -36,13 +36,11 @@ from pairloc.refinement.snapping import snap
 from pairloc.runs.run import open_run
 from pairloc.settings import SnapSettings
 
-LIMITS = [(0.0, 0.0), (0.3, 0.0), (0.4, 0.0), (0.5, 0.0), (0.6, 0.0), (0.7, 0.0), (0.5, 0.5), (0.5, 0.8), (0.5, 0.9)]
+LIMITS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7)
 Corners = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def snapped(
-    dataset: Dataset, boxes: ScoredBoxes, images: list[int], device: str
-) -> tuple[dict[tuple[float, float], Corners], float]:
+def snapped(dataset: Dataset, boxes: ScoredBoxes, images: list[int], device: str) -> tuple[dict[float, Corners], float]:
     """The boxes (n, 4) for every limit, and the seconds an image of the segmenter; other images keep their boxes."""
     segmenter = MobileSam.load(device=device)
     after = {limit: boxes.boxes.copy() for limit in LIMITS}
@@ -55,9 +53,8 @@ def snapped(
         masks = segmenter(batch.require_all().to(device)[0], before.float().to(device))
         masks.quality.cpu()  # waits for the device
         seconds += time.perf_counter() - start
-        for least, quality in LIMITS:
-            settings = SnapSettings(min_iou=least, min_quality=quality)
-            after[least, quality][rows] = snap(before, masks, settings)[0].numpy()
+        for limit in LIMITS:
+            after[limit][rows] = snap(before, masks, SnapSettings(min_iou=limit))[0].numpy()
     return after, seconds / len(images)
 
 
@@ -112,12 +109,12 @@ def main() -> None:
 
     print(json.dumps({"images": len(images), "before": row(boxes.boxes)}), flush=True)
     after, seconds = snapped(dataset, boxes, images, device)
-    for (least, quality), corners in after.items():
+    for limit, corners in after.items():
         share = float((corners != boxes.boxes).any(axis=1)[inside].mean())
-        print(json.dumps({"min_iou": least, "min_quality": quality, "moved": round(share, 3), **row(corners)}))
+        print(json.dumps({"min_iou": limit, "moved": round(share, 3), **row(corners)}))
     print(json.dumps({"seconds an image": round(seconds, 3)}))
     if options.figure is not None:
-        draw(options.figure, dataset, boxes, after[0.5, 0.0], truth, images)
+        draw(options.figure, dataset, boxes, after[SnapSettings().min_iou], truth, images)
 
 
 if __name__ == "__main__":

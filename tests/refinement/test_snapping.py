@@ -6,14 +6,14 @@ from pairloc.refinement.masks import Masks
 from pairloc.refinement.snapping import snap
 from pairloc.settings import SnapSettings
 
-SETTINGS = SnapSettings(min_iou=0.5, min_quality=0.5)
+SETTINGS = SnapSettings(min_iou=0.5)
 BOX = torch.tensor([[10.0, 10.0, 50.0, 50.0]])
 
 
-def mask(x1: int, y1: int, x2: int, y2: int, quality: float = 0.9) -> Masks:
+def mask(x1: int, y1: int, x2: int, y2: int) -> Masks:
     table = torch.zeros(1, 60, 80, dtype=torch.bool)
     table[:, y1:y2, x1:x2] = True
-    return Masks(table, (80, 60), torch.tensor([quality]), torch.ones(1))
+    return Masks(table, (80, 60), torch.ones(1), torch.ones(1))
 
 
 def test_a_box_moves_to_the_edges_of_its_mask() -> None:
@@ -33,7 +33,6 @@ def test_a_box_stays_if_its_mask_says_nothing_about_it() -> None:
         "empty": mask(0, 0, 0, 0),
         "elsewhere": mask(60, 40, 80, 60),
         "a part": mask(10, 10, 20, 20),
-        "doubtful": mask(14, 12, 46, 50, quality=0.4),
     }
     for why, masks in useless.items():
         after, moved = snap(BOX, masks, SETTINGS)
@@ -48,9 +47,9 @@ def test_a_background_moves_no_box() -> None:
     assert torch.equal(after, large)
 
 
-def test_without_limits_only_empty_masks_and_backgrounds_move_nothing() -> None:
-    free = SnapSettings(min_iou=0.0, min_quality=0.0)
-    assert snap(BOX, mask(60, 40, 80, 60, quality=0.0), free)[1].all()
+def test_without_a_limit_only_empty_masks_and_backgrounds_move_nothing() -> None:
+    free = SnapSettings(min_iou=0.0)
+    assert snap(BOX, mask(60, 40, 80, 60), free)[1].all()
     assert not snap(BOX, mask(0, 0, 0, 0), free)[1].any()
 
 

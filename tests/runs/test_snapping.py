@@ -142,6 +142,8 @@ def test_masks_are_coco_segmentations(tagged: tuple[Dataset, ScoredBoxes], tmp_p
         expected[y : y + height, x : x + width] = 1
         assert np.array_equal(mask, expected)
         assert annotation["area"] == width * height
+        assert annotation["quality"] == annotation["stability"] == 1
+        assert annotation["overlap"] == pytest.approx(width * height / ((width + 2) * (height + 2)), abs=0.01)
 
 
 @of_pycocotools
@@ -150,11 +152,12 @@ def test_a_mask_of_another_resolution_is_scaled_to_the_image() -> None:
 
     coarse = torch.zeros(4, 6, dtype=torch.bool)
     coarse[1:3, 2:5] = True
-    found = segmentation(coarse, (60, 40))
+    found = segmentation(coarse, (60, 40), 0.901, 0.8, 0.7)
     expected = np.zeros((40, 60), dtype=np.uint8)
     expected[10:30, 20:50] = 1
     assert np.array_equal(referee.decode({"size": [40, 60], "counts": found.counts}), expected)
-    assert found == Segmentation(size=(40, 60), counts=found.counts, area=600)
+    expected_facts = Segmentation(size=(40, 60), counts=found.counts, area=600, quality=0.9, stability=0.8, overlap=0.7)
+    assert found == expected_facts
 
 
 @pytest.mark.parametrize("methods", [["snapped"], ["snapped", "full"], ["unary", "snapped"]])

@@ -158,12 +158,15 @@ def _corners(bbox: object) -> list[object]:
 
 
 class Segmentation(BaseModel):
-    """A mask of an image, run-length encoded as pycocotools does."""
+    """The mask of a box, run-length encoded as pycocotools does, and how far it can be trusted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     size: tuple[int, int]  # height, width
     counts: str
     area: int  # pixels
+    quality: float  # IoU with the true mask, as the segmenter estimates it
+    stability: float  # IoU of the masks at a higher and a lower threshold
+    overlap: float  # IoU of the box of the mask with the box before
 
 
 def to_coco(
@@ -179,7 +182,7 @@ def to_coco(
 ) -> dict[str, object]:
     """The content of a COCO file: boxes (n, 4) with image (n,), label (n,), and optionally ignored (n,), score (n,).
 
-    Image and category ids are those of the data set. A box with a mask gets its segmentation and area.
+    Image and category ids are those of the data set. A box with a mask gets its segmentation.
     """
     xywh = to_xywh(boxes).round(2).tolist()
     area = np.prod(to_xywh(boxes)[:, 2:], axis=1).round(2).tolist()
@@ -203,7 +206,10 @@ def to_coco(
                 annotation["score"] = value
     for annotation, mask in zip(annotations, masks, strict=False):
         if mask is not None:
-            annotation |= {"segmentation": {"size": mask.size, "counts": mask.counts}, "area": mask.area}
+            annotation |= {
+                "segmentation": {"size": mask.size, "counts": mask.counts}, "area": mask.area,
+                "quality": mask.quality, "stability": mask.stability, "overlap": mask.overlap,
+            }  # fmt: skip
     return {
         "info": {"description": description},
         "licenses": [],

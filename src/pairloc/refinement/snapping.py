@@ -20,11 +20,11 @@ class Segmenter(Protocol):
 def snap(boxes: Tensor, masks: Masks, settings: SnapSettings) -> tuple[Tensor, Tensor]:
     """Return the boxes (n, 4) moved to the edges of their masks, and which ones moved (n,).
 
-    A box stays where its mask says nothing about it: an empty mask, one that reaches every border of the image, one
-    that the segmenter itself doubts, or one whose box is elsewhere.
+    A box stays where its mask says nothing about it: an empty mask, one that reaches every border of the image, or one
+    whose box is elsewhere.
     """
     edges = masks.boxes().to(boxes)
     overlap = iou(boxes[:, None], edges[:, None].nan_to_num())[:, 0, 0]
-    moves = (overlap >= settings.min_iou) & (masks.quality.to(boxes) >= settings.min_quality)
-    moves &= ~masks.touch_every_border().to(boxes.device) & torch.isfinite(edges).all(dim=1)
+    moves = (overlap >= settings.min_iou) & torch.isfinite(edges).all(dim=1)
+    moves &= ~masks.touch_every_border().to(boxes.device)
     return torch.where(moves[:, None], edges, boxes), moves

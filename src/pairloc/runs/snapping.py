@@ -9,7 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 
-from pairloc.boxes import Bools, Size
+from pairloc.boxes import Bools, Size, iou
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.scored import ScoredBoxes
 from pairloc.detector.reading import batches
@@ -25,7 +25,7 @@ from pairloc.refinement.snapping import Segmenter, snap
 from pairloc.settings import SnapSettings
 
 _PART = 64  # images per part
-_DIGITS = 2  # of a box in a file, as in boxes.json
+_DIGITS = 2  # after the point, as in boxes.json
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,10 @@ def _each(
             after, moved = snap(before, masks, settings)
             if settings.masks:
                 shown = main_parts(masks.masks).cpu()
+                facts = torch.stack([masks.quality.cpu(), masks.stability.cpu(), _overlaps(before, after)]).T
                 outlines = [
-                    segmentation(mask, masks.size) if has else None
-                    for mask, has in zip(shown, moved.tolist(), strict=True)
+                    segmentation(mask, masks.size, *trust) if has else None
+                    for mask, has, trust in zip(shown, moved.tolist(), facts.tolist(), strict=True)
                 ]
         yield Part(
             rows=tuple(rows),
@@ -154,13 +155,21 @@ def _collected(before: ScoredBoxes, parts: Sequence[Part]) -> Snapped:
     return Snapped(replace(before, boxes=corners), moved, tuple(masks))
 
 
-def segmentation(mask: Tensor, size: Size) -> Segmentation:
+def _overlaps(before: Tensor, after: Tensor) -> Tensor:
+    """IoU of every box (n, 4) with the one it became: (n,)."""
+    return iou(before[:, None], after[:, None])[:, 0, 0].float()
+
+
+def segmentation(mask: Tensor, size: Size, quality: float, stability: float, overlap: float) -> Segmentation:
     """A mask (h, w) as a COCO segmentation of an image of (width, height) pixels: a run-length encoding."""
     width, height = size
     rows = (torch.arange(height) * mask.shape[0] + mask.shape[0] // 2) // height
     columns = (torch.arange(width) * mask.shape[1] + mask.shape[1] // 2) // width
     pixels = mask[rows.clamp(max=mask.shape[0] - 1)][:, columns.clamp(max=mask.shape[1] - 1)]
-    return Segmentation(size=(height, width), counts=encode(pixels.numpy()), area=int(pixels.sum()))
+    return Segmentation(
+        size=(height, width), counts=encode(pixels.numpy()), area=int(pixels.sum()),
+        quality=round(quality, _DIGITS), stability=round(stability, _DIGITS), overlap=round(overlap, _DIGITS),
+    )  # fmt: skip
 
 
 def write_masks(file: Path, dataset: Dataset, snapped: Snapped) -> None:

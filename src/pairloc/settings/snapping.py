@@ -19,8 +19,5 @@ class SnapSettings(Settings):
     min_iou: Fraction = Field(
         default=0.4, description="Minimum IoU of a box with the box of its mask; with a lower one the box stays."
     )
-    min_quality: Fraction = Field(
-        default=0.5, description="Minimum IoU with the true mask, as the segmenter estimates it, for a box to move."
-    )
     masks: bool = Field(default=False, description="Also write the masks, as COCO segmentations.")
     workers: Workers = 0
