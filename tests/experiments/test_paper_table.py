@@ -16,7 +16,7 @@ from pairloc.localization.engine import learn_classifiers, learn_source, localiz
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.result import Localization
-from pairloc.runs.stages import write_result
+from pairloc.runs.results import write_result
 from pairloc.settings import RunSettings
 
 EVALUATION = Evaluation.model_validate(

@@ -56,7 +56,7 @@ def propose_train(
     from pairloc.platform import choose_device
     from pairloc.presets import preset as read_preset
     from pairloc.progress import track
-    from pairloc.runs.stages import tensorboard
+    from pairloc.runs.results import tensorboard
     from pairloc.settings import ProposerSettings
 
     chosen = choose_device(device)

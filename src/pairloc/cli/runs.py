@@ -137,7 +137,7 @@ def localize(
 
 
 def _print_left_out(run: "Run") -> None:
-    from pairloc.runs.stages import LOW_CONFIDENCE, left_out
+    from pairloc.runs.results import LOW_CONFIDENCE, left_out
 
     low, count = left_out(run)
     if low:

@@ -11,8 +11,8 @@ from pairloc.datasets.scored import ScoredBoxes
 from pairloc.errors import InputError, abbreviated
 from pairloc.formats.reading import read_boxes
 from pairloc.io import first_problem
+from pairloc.runs.results import BOXES
 from pairloc.runs.run import Log, Run
-from pairloc.runs.stages import BOXES
 from pairloc.settings import RunSettings
 from pairloc.weights import PACKAGED, extract_of, localization_of
 

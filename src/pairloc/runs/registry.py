@@ -25,6 +25,7 @@ from pairloc.localization.learned import CLASSIFIERS, EVIDENCE
 from pairloc.localization.methods import METHODS, check_method
 from pairloc.runs import stages
 from pairloc.runs.learning import AGNOSTIC
+from pairloc.runs.results import PUBLISHED, RESULTS
 from pairloc.runs.stage import Stage
 from pairloc.scores import PAIR_FUNCTIONS
 from pairloc.settings import LocalizationSettings, RunSettings, Settings, TransferSettings
@@ -93,9 +94,7 @@ def stages_of(settings: RunSettings, weights: Path | None) -> dict[str, Stage]:
     results = ("data", "bags", *settings.methods)
     planned.append(Stage("evaluation", stages.evaluate, results, _hash(data.truth), kept=False))
     least = settings.min_confidence or None  # None, as in runs from before there was this setting
-    planned.append(
-        Stage("report", stages.report, (*results, "evaluation"), least, kept=False, publishes=stages.PUBLISHED)
-    )
+    planned.append(Stage("report", stages.report, (*results, "evaluation"), least, kept=False, publishes=PUBLISHED))
     return {stage.name: replace(stage, title=stages.title_of(stage.name, settings)) for stage in planned}
 
 
@@ -104,14 +103,14 @@ def _method_stage(
 ) -> Stage:
     """The stage of a method; `inputs` and `learned` are what all methods of the engine depend on."""
     if method == FINE_TUNED:
-        return Stage(method, stages.fine_tune, ("full",), _key(settings.fine_tune), results=stages.RESULTS)
+        return Stage(method, stages.fine_tune, ("full",), _key(settings.fine_tune), results=RESULTS)
     if method == SNAPPED:
         return Stage(method, stages.snap, (stages.before_snapping(settings),), _key(settings.snap))
     key = [_key(METHODS[method].section(settings)), learned]
     if _needs_classifiers(method):
         key += [classifiers, _hash(settings.tang.semantic_table)]
         inputs = inputs if settings.weights is not None else (*inputs, CLASSIFIERS)
-    return Stage(method, partial(stages.run_method, method), inputs, key, results=stages.RESULTS)
+    return Stage(method, partial(stages.run_method, method), inputs, key, results=RESULTS)
 
 
 def _learns_evidence(settings: RunSettings) -> bool:

@@ -1,8 +1,6 @@
 """The work of every stage: a function of the run and the folder to write into."""
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,16 +14,13 @@ from pairloc.errors import InputError
 from pairloc.evaluation.recall import recall_of_store
 from pairloc.evaluation.table import align, evaluate_methods
 from pairloc.formats.coco import write_boxes
-from pairloc.formats.csv import write_table
 from pairloc.formats.reading import read_boxes
 from pairloc.io import copy_file, write_json, write_text
 from pairloc.localization.calibration import calibrate
 from pairloc.localization.combination import Combination
 from pairloc.localization.confidence import FILE as CALIBRATION
-from pairloc.localization.descent import Curve
 from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
 from pairloc.localization.explained import FILE as EXPLANATIONS
-from pairloc.localization.explained import write_explanations
 from pairloc.localization.learned import EVIDENCE, Learned
 from pairloc.localization.methods import METHODS
 from pairloc.localization.predictions import decide, instances
@@ -36,6 +31,19 @@ from pairloc.report.gathering import write_report
 from pairloc.runs import fine_tuning
 from pairloc.runs.evidence import play_target, weigh_evidence
 from pairloc.runs.learning import AGNOSTIC, Teacher, without_class
+from pairloc.runs.results import (
+    BOXES,
+    HISTORY,
+    INSTANCES,
+    MASKS,
+    PAGE,
+    RESULTS,
+    SKIPPED,
+    draw_curves,
+    tensorboard,
+    write_confident,
+    write_result,
+)
 from pairloc.runs.snapping import load_segmenter, snap_boxes, write_masks
 from pairloc.runs.stage import record_of
 from pairloc.settings import RunSettings
@@ -43,13 +51,8 @@ from pairloc.settings import RunSettings
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
-BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
-MASKS = "masks.json"
 _STEPS = partial(track, what="training steps")
 PLAYING = "playing"  # the stage of what was never taught the playing classes
-LOW_CONFIDENCE = "low-confidence.csv"  # boxes left out of the published ones
-RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
-PUBLISHED = (BOXES, INSTANCES, MASKS, LOW_CONFIDENCE, PAGE, SKIPPED)
 TITLES = {
     "data": "reading the data",
     "proposer": "training the proposer",
@@ -273,16 +276,6 @@ def _log_sharing(run: "Run", found: Localization) -> None:
         run.log(f"  {found.sharing.message}")
 
 
-def write_result(folder: Path, found: Localization) -> None:
-    """Write the boxes of a method with their confidence, what explains them, its history and its training curves."""
-    write_boxes(folder / BOXES, found.dataset, found.boxes)
-    write_explanations(folder, found)
-    history = [vars(step) for step in found.history]
-    facts = {"converged": found.converged, "n_iter": found.n_iter, "curves": found.curves}
-    write_json(folder / HISTORY, {"history": history, **facts})
-    draw_curves(folder, found.curves)
-
-
 def evaluate(run: "Run", folder: Path) -> None:
     """Measure CorLoc of every method, if the target has ground truth."""
     seconds = {}
@@ -310,46 +303,3 @@ def report(run: "Run", folder: Path) -> None:
     skipped = run.target_bags.unreadable
     if skipped:
         write_text(folder / SKIPPED, "\n".join(skipped) + "\n")
-
-
-def write_confident(folder: Path, file: Path, least: float) -> None:
-    """Write the boxes of a file into a folder, those of lower confidence than `least` into a table of their own."""
-    dataset, boxes = read_boxes(file)
-    low = boxes.score < least
-    if low.any():
-        write_boxes(folder / BOXES, dataset, boxes.where(~low))
-        write_table(folder / LOW_CONFIDENCE, dataset, boxes.where(low))
-
-
-def left_out(run: "Run") -> tuple[int, int]:
-    """Return how many boxes of a finished run were left out for their low confidence, and how many there are."""
-    if not run.settings.min_confidence:
-        return 0, 0
-    _, boxes = read_boxes(run.folder / run.result_method / BOXES)
-    return int((boxes.score < run.settings.min_confidence).sum()), len(boxes)
-
-
-@contextmanager
-def tensorboard(folder: Path) -> Iterator[Any]:
-    """Yield a TensorBoard writer, or None if TensorBoard is not installed (`pip install pairloc[tensorboard]`)."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        yield None
-        return
-    with SummaryWriter(str(folder / "tensorboard")) as writer:
-        yield writer
-
-
-def draw_curves(folder: Path, curves: Sequence[Curve]) -> None:
-    """Write training curves for TensorBoard, one after the other; exactly fitted scores have none."""
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
-    if not any(curves):
-        return
-    steps_so_far = 0
-    with tensorboard(folder) as writer:
-        for curve in curves if writer is not None else ():
-            for row in curve:
-                for name in ("loss", "held-out loss"):
-                    writer.add_scalar(f"{folder.name}/{name}", row[name], steps_so_far + row["step"])
-            steps_so_far += int(curve[-1]["step"]) if curve else 0
