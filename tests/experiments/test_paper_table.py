@@ -11,6 +11,7 @@ from helpers import plain, plain_settings, plain_transfer, planted_store, plante
 from pairloc.bags.store import BagStore
 from pairloc.errors import InputError
 from pairloc.evaluation.table import Evaluation
+from pairloc.evaluation.table import as_text as table_text
 from pairloc.experiments.paper_table import Row, as_json, as_latex, as_markdown, as_text, paper_table
 from pairloc.localization.engine import learn_classifiers, learn_source, localize_target
 from pairloc.localization.learned import Learned
@@ -58,6 +59,22 @@ def test_times_of_training_and_inference_are_apart(tmp_path: Path) -> None:
     assert "| warm-up | 50.0 [40.0, 60.0] | 0.0 | 2.0 |  |" in as_markdown(rows)
     assert "supervised & -- & -- & -- & 46.2 \\\\" in as_latex(rows)
     assert json.loads(json.dumps(as_json(rows)))[1]["corloc"]["0.5"] == pytest.approx([62.5, 55.0, 70.0])
+
+
+def test_boxes_of_a_segmenter_stand_apart(tmp_path: Path) -> None:
+    """It was trained on masks; its time is that of inference, after that of the method it continues."""
+    snapped = {"0.5": {"mean": 0.7, "interval": [0.6, 0.8], "per_class": {}}}
+    content = EVALUATION.model_dump() | {"ceiling": {"@0.5": 0.9}}
+    content["methods"]["snapped"], content["seconds"]["snapped"] = snapped, 40.0
+    evaluation = Evaluation.model_validate(content)
+    write_history(tmp_path, "full", ("re-localize", 2.0), ("re-train", 5.0))
+    write_history(tmp_path, "snapped", ("re-localize", 2.0), ("re-train", 5.0))
+    rows = paper_table(tmp_path, evaluation, {})
+    assert (rows[-1].method, rows[-1].training, rows[-1].inference) == ("snapped", 5.0, 42.0)
+    assert "| snapped (segmenter) | 70.0 [60.0, 80.0] | 5.0 | 42.0 |" in as_markdown(rows)
+    lines = table_text(evaluation).splitlines()
+    assert [line.split()[0] for line in lines[-4:]] == ["mi-svm", "best", "with", "snapped"]
+    assert lines[-2] == "with a segmenter that was trained on masks:"
 
 
 @pytest.fixture(scope="module")
