@@ -36,6 +36,7 @@ from pairloc.settings import (
     TransferSettings,
 )
 from pairloc.weights import EXTRACT, PACKAGED, SETTINGS, extract_of, localization_of, weights_folder
+from pairloc.weights.catalogue import write_hashes
 
 
 class Localizer:
@@ -223,6 +224,7 @@ class Localizer:
         learned.save(Path(folder))
         write_json(Path(folder) / SETTINGS, self.localization.model_dump(mode="json"), indent=1)
         write_json(Path(folder) / EXTRACT, self.extract.model_dump(mode="json"), indent=1)
+        write_hashes(Path(folder))
 
     @classmethod
     def pretrained(

@@ -190,10 +190,10 @@ def test_masks_are_drawn_under_the_boxes(tmp_path: Path) -> None:
     mask[0:9, 30:39] = True
     shown = replace(methods[1], outlines={(6, 1): outline(mask)})
     write_page(tmp_path / "report.html", dataset, [shown])
-    script = """const path = document.querySelector("path.mask"), frame = path.ownerSVGElement.getBoundingClientRect();
-    const b = path.getBoundingClientRect(), w = frame.width / 40, h = frame.height / 30;
+    script = """const path = document.querySelector("path.mask"), outer = path.ownerSVGElement.getBoundingClientRect();
+    const b = path.getBoundingClientRect(), w = outer.width / 40, h = outer.height / 30;
     const seen = {errors: window.errors, masks: document.querySelectorAll("path.mask").length,
-      box: [(b.left - frame.left) / w, (b.top - frame.top) / h, b.width / w, b.height / h].map(Math.round)};
+      box: [(b.left - outer.left) / w, (b.top - outer.top) / h, b.width / w, b.height / h].map(Math.round)};
     const done = document.createElement("pre"); done.id = "seen"; done.textContent = JSON.stringify(seen);
     document.body.append(done);"""
     seen = visit(tmp_path / "report.html", script)

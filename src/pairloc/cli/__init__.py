@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pairloc import __version__
-from pairloc.cli import bags, data, outcome, runs
+from pairloc.cli import bags, data, outcome, runs, weights
 from pairloc.errors import InputError
 
 _INTERRUPTED = 130
@@ -30,6 +30,7 @@ app.add_typer(bags.propose_app, name="propose")
 app.add_typer(bags.bags_app, name="bags")
 app.add_typer(runs.study_app, name="study")
 app.add_typer(outcome.detect_app, name="detect")
+app.add_typer(weights.weights_app, name="weights")
 
 
 def main() -> None:

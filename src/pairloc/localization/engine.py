@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from pairloc.bags.store import BagStore
 from pairloc.bags.tensors import Bags
 from pairloc.datasets.dataset import Dataset
@@ -19,7 +21,7 @@ from pairloc.localization.alternate import Log, silent
 from pairloc.localization.baselines.source_classifiers import fit_classifiers
 from pairloc.localization.class_view import ClassView
 from pairloc.localization.evidence import OWN_CLASS
-from pairloc.localization.exclusion import refine_apart
+from pairloc.localization.exclusion import claimed_by_others
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, Session, check_method
 from pairloc.localization.result import Localization
@@ -127,16 +129,17 @@ def localize_target(
     )  # fmt: skip
     session = Session(target, learned, executor or Serial(), log, checkpoint)
     outcome = METHODS[method].recipe(session, settings)
-    labels = range(len(target.classes))
-    selected = tuple(target.selected_boxes(outcome.state.selection, label) for label in labels)
-    candidates = (Candidates(target.boxes(label), outcome.scores[label]) for label in labels)
-    boxes = tuple(refine(*entry, outcome.boxes) for entry in zip(selected, candidates, strict=True))
+    selection, max_iou = outcome.state.selection, getattr(settings, "exclusion_iou", 1.0)
+    boxes = []
+    for label, claimed in enumerate(claimed_by_others(target, selection, max_iou)):
+        scores = outcome.scores[label]
+        candidates = Candidates(target.boxes(label), scores.masked_fill(claimed.to(scores.device), -torch.inf))
+        boxes.append(refine(target.selected_boxes(selection, label), candidates, outcome.boxes))
     sharing = Sharing()
     if outcome.is_explained:
-        boxes = refine_apart(target.positives, selected, boxes)
-        lowered, sharing = share_confidence(target.positives, boxes, outcome.confidence)
+        lowered, sharing = share_confidence(target.positives, tuple(boxes), outcome.confidence)
         outcome = replace(outcome, confidence=lowered)
-    return Localization.of(tags, target, outcome, boxes, sharing)
+    return Localization.of(tags, target, outcome, tuple(boxes), sharing)
 
 
 def _recognises_tags(learned: Learned, settings: Settings) -> bool:

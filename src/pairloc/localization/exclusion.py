@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pairloc.boxes import iou
 from pairloc.inference.exclusion import distinct
-from pairloc.localization.sharing import SHARED_IOU, tags_of_images
+from pairloc.localization.sharing import tags_of_images
 from pairloc.localization.target import Selection, Target
 
 
@@ -28,15 +28,15 @@ def keep_apart(target: Target, selection: Selection, costs: tuple[Tensor, ...], 
     return tuple(chosen)
 
 
-def refine_apart(
-    positives: tuple[Tensor, ...], selected: tuple[Tensor, ...], refined: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    """Return the refined boxes (M, 4) of every class, but the selected ones where refining made tags share a box."""
-    boxes = [table.clone() for table in refined]
-    for tags in tags_of_images(positives).values():
-        before, after = (torch.stack([table[label][row] for label, row in tags]) for table in (selected, refined))
-        shared = (iou(after, after) > SHARED_IOU) & (iou(before, before) <= SHARED_IOU)  # (T, T)
-        for (label, row), box, shares in zip(tags, before, shared.any(dim=1).tolist(), strict=True):
-            if shares:
-                boxes[label][row] = box
-    return tuple(boxes)
+def claimed_by_others(target: Target, selection: Selection, max_iou: float) -> tuple[Tensor, ...]:
+    """Mark the proposals (M, B) of every class that overlap the box of another tag of the image by more than `max_iou`.
+
+    Refining must not use them: it would pull together the boxes that `keep_apart` chose apart.
+    """
+    claimed = [torch.zeros(len(bags), target.bags.size, dtype=torch.bool) for bags in target.positives]
+    for bag, tags in tags_of_images(target.positives).items():
+        selected = torch.tensor([int(selection[label][row]) for label, row in tags])
+        near = iou(target.bags.boxes[bag][selected], target.bags.boxes[bag]).cpu() > max_iou  # (T, B)
+        for tag, (label, row) in enumerate(tags):
+            claimed[label][row] = near[torch.arange(len(tags)) != tag].any(dim=0)
+    return tuple(claimed)
