@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test check format segmenter clean
+.PHONY: demo test check wheel format segmenter clean
 
 demo: .venv/.run
 	.venv/bin/pairloc demo
@@ -21,6 +21,12 @@ check: .venv/.dev .venv/.segmenter .venv-receivers/.done
 	.venv/bin/pytest
 	.venv/bin/pytest -m segmenter
 	.venv/bin/pytest -m receivers
+
+# The wheel, installed into an environment of its own beside the installed dependencies, finds boxes there.
+wheel: .venv/.run
+	rm -rf dist
+	.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	.venv/bin/python benchmarks/try_wheel.py dist/pairloc-*.whl
 
 format: .venv/.dev
 	.venv/bin/ruff format .
@@ -50,4 +56,4 @@ format: .venv/.dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-receivers demo
+	rm -rf .venv .venv-receivers demo dist

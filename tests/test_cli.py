@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from helpers import coco, image_file, write_ilsvrc, write_json
+from pairloc import __version__
+from pairloc.weights import PACKAGED
 from runs.calling import call, refused
 
 HEAVY = ("numpy", "torch", "PIL", "pydantic", "yaml")
@@ -27,7 +30,7 @@ def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
     assert result.returncode == 0
     for verb in (
         "localize", "run", "verify", "clean", "demo", "tune", "evaluate", "report", "doctor", "scenes", "export",
-        "split", "propose", "bags", "study", "detect",
+        "split", "propose", "bags", "study", "detect", "weights",
     ):  # fmt: skip
         assert f" {verb} " in result.stdout, verb
     code = f"import sys, pairloc.cli; print([name for name in {HEAVY} if name in sys.modules])"
@@ -37,7 +40,17 @@ def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
 def test_the_script_does_what_the_module_does() -> None:
     script = Path(sys.executable).with_name("pairloc")
     shown = subprocess.run([script, "--version"], capture_output=True, text=True, check=True).stdout
-    assert shown == run("--version").stdout != ""
+    assert shown == run("--version").stdout
+    first, versions, rest = shown.splitlines()
+    assert first == f"pairloc {__version__}"
+    assert versions.startswith(f"Python {sys.version.split()[0]}, torch {torch.__version__.split('+')[0]}")
+    assert rest.endswith(f"weights {PACKAGED}")
+
+
+def test_the_shell_is_told_what_completes() -> None:
+    shown = run("--show-completion", "bash").stdout
+    assert "complete -o default" in shown
+    assert "pairloc" in shown
 
 
 def test_scenes_doctor_export(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ _INTERRUPTED = 130
 app = typer.Typer(
     help="Find a box for every tag of your images. Begin with `pairloc localize`.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 verbs = (
@@ -64,15 +63,30 @@ def _fail(message: str, status: int = 2) -> None:
 
 
 def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"pairloc {__version__}")
-        raise typer.Exit
+    if not wanted:
+        return
+    from importlib.metadata import version
+    from platform import python_version
+
+    from pairloc.platform import choose_device
+    from pairloc.weights.catalogue import packaged
+
+    print(f"pairloc {__version__}")
+    print(f"Python {python_version()}, torch {version('torch')}, torchvision {version('torchvision')}")
+    print(f"device {choose_device('auto')}, weights {', '.join(packaged())}")
+    raise typer.Exit
 
 
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the versions, the device and the weights, and exit.",
+        ),
     ] = False,
 ) -> None:
     pass
