@@ -8,7 +8,7 @@ import torch
 
 from helpers import plain_settings, recipe
 from pairloc.boxes import iou
-from pairloc.localization.exclusion import claimed_by_others, keep_apart
+from pairloc.localization.exclusion import keep_apart
 from pairloc.localization.functions import TransferScores
 from pairloc.localization.target import Target
 
@@ -59,23 +59,3 @@ def test_without_exclusion_tags_may_share_a_box(several: Target, planted: Plante
         shares.append(int((overlap.flatten(1) > 0.5).any(dim=1).sum()))
     assert shares[0] > 0
     assert shares[1] == 0
-
-
-@pytest.mark.parametrize(("seed", "limit"), [(0, 0.3), (1, 0.5), (2, 1.0)])
-def test_refining_may_not_use_what_overlaps_the_box_of_another_tag(several: Target, seed: int, limit: float) -> None:
-    """Proposal by proposal; without exclusion every proposal may be used."""
-    generator = torch.Generator().manual_seed(seed)
-    selection = tuple(torch.randint(several.bags.size, (len(bags),), generator=generator) for bags in several.positives)
-    found = claimed_by_others(several, selection, limit)
-    for label, bags in enumerate(several.positives):
-        for row, bag in enumerate(bags.tolist()):
-            boxes = several.bags.boxes[bag]
-            others = [
-                boxes[int(selection[c][several.positives[c] == bag])]
-                for c in range(len(several.classes))
-                if c != label and (several.positives[c] == bag).any()
-            ]
-            for proposal, box in enumerate(boxes):
-                overlaps = [float(iou(box[None], other[None])) > limit for other in others]
-                assert bool(found[label][row, proposal]) == any(overlaps)
-    assert limit == 1 or any(table.any() for table in found)

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from pairloc.bags.store import BagStore
 from pairloc.bags.tensors import Bags
 from pairloc.datasets.dataset import Dataset
@@ -21,7 +19,6 @@ from pairloc.localization.alternate import Log, silent
 from pairloc.localization.baselines.source_classifiers import fit_classifiers
 from pairloc.localization.class_view import ClassView
 from pairloc.localization.evidence import OWN_CLASS
-from pairloc.localization.exclusion import claimed_by_others
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, Session, check_method
 from pairloc.localization.result import Localization
@@ -129,12 +126,10 @@ def localize_target(
     )  # fmt: skip
     session = Session(target, learned, executor or Serial(), log, checkpoint)
     outcome = METHODS[method].recipe(session, settings)
-    selection, max_iou = outcome.state.selection, getattr(settings, "exclusion_iou", 1.0)
     boxes = []
-    for label, claimed in enumerate(claimed_by_others(target, selection, max_iou)):
-        scores = outcome.scores[label]
-        candidates = Candidates(target.boxes(label), scores.masked_fill(claimed.to(scores.device), -torch.inf))
-        boxes.append(refine(target.selected_boxes(selection, label), candidates, outcome.boxes))
+    for label, scores in enumerate(outcome.scores):
+        selected = target.selected_boxes(outcome.state.selection, label)
+        boxes.append(refine(selected, Candidates(target.boxes(label), scores), outcome.boxes))
     sharing = Sharing()
     if outcome.is_explained:
         lowered, sharing = share_confidence(target.positives, tuple(boxes), outcome.confidence)

@@ -26,17 +26,3 @@ def keep_apart(target: Target, selection: Selection, costs: tuple[Tensor, ...], 
             for (label, row), proposal in zip(tags, distinct(cost, apart), strict=True):
                 chosen[label][row] = proposal
     return tuple(chosen)
-
-
-def claimed_by_others(target: Target, selection: Selection, max_iou: float) -> tuple[Tensor, ...]:
-    """Mark the proposals (M, B) of every class that overlap the box of another tag of the image by more than `max_iou`.
-
-    Refining must not use them: it would pull together the boxes that `keep_apart` chose apart.
-    """
-    claimed = [torch.zeros(len(bags), target.bags.size, dtype=torch.bool) for bags in target.positives]
-    for bag, tags in tags_of_images(target.positives).items():
-        selected = torch.tensor([int(selection[label][row]) for label, row in tags])
-        near = iou(target.bags.boxes[bag][selected], target.bags.boxes[bag]).cpu() > max_iou  # (T, B)
-        for tag, (label, row) in enumerate(tags):
-            claimed[label][row] = near[torch.arange(len(tags)) != tag].any(dim=0)
-    return tuple(claimed)
