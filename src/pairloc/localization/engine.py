@@ -19,6 +19,7 @@ from pairloc.localization.alternate import Log, silent
 from pairloc.localization.baselines.source_classifiers import fit_classifiers
 from pairloc.localization.class_view import ClassView
 from pairloc.localization.evidence import OWN_CLASS
+from pairloc.localization.exclusion import refine_apart
 from pairloc.localization.learned import Learned
 from pairloc.localization.methods import METHODS, Session, check_method
 from pairloc.localization.result import Localization
@@ -126,15 +127,16 @@ def localize_target(
     )  # fmt: skip
     session = Session(target, learned, executor or Serial(), log, checkpoint)
     outcome = METHODS[method].recipe(session, settings)
-    boxes = []
-    for label, scores in enumerate(outcome.scores):
-        selected = target.selected_boxes(outcome.state.selection, label)
-        boxes.append(refine(selected, Candidates(target.boxes(label), scores), outcome.boxes))
+    labels = range(len(target.classes))
+    selected = tuple(target.selected_boxes(outcome.state.selection, label) for label in labels)
+    candidates = (Candidates(target.boxes(label), outcome.scores[label]) for label in labels)
+    boxes = tuple(refine(*entry, outcome.boxes) for entry in zip(selected, candidates, strict=True))
     sharing = Sharing()
     if outcome.is_explained:
-        lowered, sharing = share_confidence(target.positives, tuple(boxes), outcome.confidence)
+        boxes = refine_apart(target.positives, selected, boxes, outcome.confidence)
+        lowered, sharing = share_confidence(target.positives, boxes, outcome.confidence)
         outcome = replace(outcome, confidence=lowered)
-    return Localization.of(tags, target, outcome, tuple(boxes), sharing)
+    return Localization.of(tags, target, outcome, boxes, sharing)
 
 
 def _recognises_tags(learned: Learned, settings: Settings) -> bool:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pairloc.boxes import iou
 from pairloc.inference.exclusion import distinct
-from pairloc.localization.sharing import tags_of_images
+from pairloc.localization.sharing import SHARED_IOU, tags_of_images
 from pairloc.localization.target import Selection, Target
 
 
@@ -26,3 +26,25 @@ def keep_apart(target: Target, selection: Selection, costs: tuple[Tensor, ...], 
             for (label, row), proposal in zip(tags, distinct(cost, apart), strict=True):
                 chosen[label][row] = proposal
     return tuple(chosen)
+
+
+def refine_apart(
+    positives: tuple[Tensor, ...],
+    selected: tuple[Tensor, ...],
+    refined: tuple[Tensor, ...],
+    confidence: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
+    """Return the refined boxes (M, 4) of every class, but the selected one where refining made it that of another tag.
+
+    Of two tags whose refined boxes are one (IoU above 0.7) the more confident one keeps it. Parameters hold, for every
+    class, its bags (M,), their boxes (M, 4) before and after refining, and the confidence in them (M,).
+    """
+    boxes = [table.clone() for table in refined]
+    for tags in tags_of_images(positives).values():
+        kept: list[Tensor] = []
+        for label, row in sorted(tags, key=lambda tag: -float(confidence[tag[0]][tag[1]])):
+            box = refined[label][row]
+            if kept and bool((iou(box[None], torch.stack(kept)) > SHARED_IOU).any()):
+                box = boxes[label][row] = selected[label][row]
+            kept.append(box)
+    return tuple(boxes)

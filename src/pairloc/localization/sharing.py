@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pairloc.boxes import iou
 
-_SHARED_IOU = 0.7  # two boxes with a higher IoU are one box
+SHARED_IOU = 0.7  # two boxes with a higher IoU are one box
 _MAX = 1 - 1e-9  # limit of a probability, so that its odds are finite
 
 
@@ -42,7 +42,7 @@ def share_confidence(
     images = 0
     for tags in several:
         of_image = torch.stack([corners[label][row] for label, row in tags])  # (T, 4)
-        shared = (iou(of_image, of_image) > _SHARED_IOU).fill_diagonal_(False)  # (T, T)
+        shared = (iou(of_image, of_image) > SHARED_IOU).fill_diagonal_(False)  # (T, T)
         if shared.any():
             images += 1
             probability = torch.stack([confidence[label][row] for label, row in tags])
