@@ -150,3 +150,17 @@ def test_problems_of_a_rejected_image_are_reported_once(tmp_path: Path) -> None:
     findings = examine(write_json(tmp_path / "x.json", coco(images=images, annotations=annotations))).findings
     kinds = sorted(finding.kind for finding in findings if finding.kind not in ("rare-class", "no-image-files"))
     assert kinds == ["box-without-area", "duplicate-image", "not-a-number", "path-outside"]
+
+
+def test_names_of_the_same_and_copies_of_images_are_reported(tmp_path: Path) -> None:
+    for name, seed in (("a.png", 1), ("b.png", 2), ("c.png", 3)):
+        image_file(tmp_path / "images" / name, (40 + seed, 30))
+    shutil.copy(tmp_path / "images" / "a.png", tmp_path / "images" / "copy of a.png")
+    rows = ["image,label", "a.png,Dog", "b.png,dogs", "c.png,cat", "copy of a.png,cat"]
+    (tmp_path / "tags.csv").write_text("\n".join(rows) + "\n")
+    report = examine(tmp_path / "tags.csv", images=tmp_path / "images")
+    assert report.usable
+    found = {finding.kind: finding for finding in report.findings}
+    assert found["similar-class"].problem == "'Dog', 'dogs' may be the same class"
+    assert found["identical-image"].place == str(tmp_path / "images" / "copy of a.png")
+    assert found["identical-image"].problem == f"has the same content as {tmp_path / 'images' / 'a.png'}"

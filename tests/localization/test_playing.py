@@ -9,12 +9,12 @@ import torch
 
 from helpers import plain_settings, plain_transfer, planted_scores, planted_store, planted_target, planted_truth, recipe
 from pairloc.boxes import iou
+from pairloc.datasets.names import known_class
 from pairloc.errors import InputError
 from pairloc.localization import playing
 from pairloc.localization.combination import Example, Weighing, fit_weighing
 from pairloc.localization.known import KnownClasses
 from pairloc.localization.learned import Learned
-from pairloc.localization.names import known_class
 from pairloc.localization.playing import Game, learn_evidence
 
 SETTINGS = plain_settings(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ from pairloc.boxes import Size
 from pairloc.datasets.building import EDGE_TOLERANCE, Parsed, images_below
 from pairloc.datasets.dataset import Dataset, Image
 from pairloc.datasets.findings import KINDS, Findings
-from pairloc.errors import InputError
+from pairloc.datasets.names import groups_of_same_names
+from pairloc.errors import InputError, shown
 from pairloc.formats.reading import annotation_files, parse, recognise
 from pairloc.images import Header, ImageError, read_header
+from pairloc.io import sha256
 
 Track = Callable[[Iterable[tuple[str, Path]], int], Iterable[tuple[str, Path]]]
 
@@ -130,6 +133,8 @@ def _check_tags(place: str, dataset: Dataset, findings: Findings) -> None:
     for name, positives in zip(dataset.classes, dataset.positives, strict=True):
         if len(positives) < 2:
             findings.add("rare-class", place, f"class {name!r} has {len(positives)} image{'s' * (len(positives) != 1)}")
+    for group in groups_of_same_names(dataset.classes):
+        findings.add("similar-class", place, f"{', '.join(map(shown, group))} may be the same class")
 
 
 def _check_images(sources: list[tuple[Path, Parsed]], report: Report, deep: bool, track: Track) -> None:
@@ -155,6 +160,7 @@ def _check_images(sources: list[tuple[Path, Parsed]], report: Report, deep: bool
             report.findings.add("rotated-image", name, f"has EXIF orientation {header.orientation}")
         for image in entries[path]:
             _check_size(image, header, name, report.findings)
+    _check_copies(list(sizes), report.findings)
     for _, parsed in sources:
         _check_boxes(parsed, sizes, report.findings)
     folders = {parsed.dataset.folder for file, parsed in sources if _is_image_folder(parsed.dataset.folder, file)}
@@ -164,6 +170,18 @@ def _check_images(sources: list[tuple[Path, Parsed]], report: Report, deep: bool
                 report.findings.add(
                     "unlisted-image", str(folder / file), "is in the image folder, but not in the annotations"
                 )
+
+
+def _check_copies(paths: list[Path], findings: Findings) -> None:
+    """Report files of the same content; only those of the same length are read."""
+    by_length: dict[int, list[Path]] = {}
+    for path in paths:
+        by_length.setdefault(path.stat().st_size, []).append(path)
+    first: dict[str, Path] = {}
+    for path in chain.from_iterable(group for group in by_length.values() if len(group) > 1):
+        original = first.setdefault(sha256(path), path)
+        if original != path:
+            findings.add("identical-image", str(path), f"has the same content as {original}")
 
 
 def _is_image_folder(folder: Path | None, file: Path) -> bool:

@@ -62,6 +62,12 @@ KINDS = {
         "they give no tag and are ignored; draw a box for each object to use them",
     ),
     "no-tag": Kind("warning", "images without a tag", "they are used as negatives only; tag them if they show a class"),
+    "similar-class": Kind(
+        "warning", "classes whose names may mean the same", "give them one name, or they are searched for separately"
+    ),
+    "identical-image": Kind(
+        "warning", "image files with the same content", "keep one with all of its tags; copies confirm each other"
+    ),
     "rare-class": Kind(
         "warning", "classes with fewer than two images", "add images; a single image cannot be compared with others"
     ),

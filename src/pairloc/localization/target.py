@@ -12,10 +12,10 @@ from pairloc.bags.store import BagStore
 from pairloc.bags.tensors import Bags
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.folds import folds
+from pairloc.datasets.names import known_class
 from pairloc.errors import InputError
 from pairloc.localization.functions import TransferScores
 from pairloc.localization.known import KnownClasses
-from pairloc.localization.names import known_class
 from pairloc.settings import FeatureSettings
 
 Selection = tuple[Tensor, ...]  # for every class (M,): index of the selected proposal of each positive bag

@@ -16,6 +16,7 @@ import numpy as np
 from pairloc.bags.store import BagStore
 from pairloc.curation.splits import Annotated, PlayingSplit, split_playing
 from pairloc.datasets.dataset import Dataset
+from pairloc.datasets.names import known_class
 from pairloc.detector.model import CHECKPOINT
 from pairloc.errors import InputError
 from pairloc.io import MANIFEST
@@ -23,7 +24,6 @@ from pairloc.localization.combination import Combination
 from pairloc.localization.confidence import Calibration
 from pairloc.localization.known import KnownClasses
 from pairloc.localization.learned import EVIDENCE, TRANSFER, Learned
-from pairloc.localization.names import known_class
 from pairloc.localization.playing import Game, NothingRightError, learn_evidence
 from pairloc.localization.transfer import NoObjectsError
 from pairloc.platform import learning_device

@@ -1,4 +1,4 @@
-"""Names: which known class a tag is, if it is one of them by name.
+"""Names: which names of classes mean the same, and which known class a tag is.
 
 A tag is a known class if both names are the same, apart from case, spaces, hyphens, underscores and singular or plural,
 or if they are other names of the same thing (`ALIASES`). A kind of a class is not the class: "kitten" is no other name
@@ -48,12 +48,12 @@ def known_class(name: str, names: Sequence[str]) -> int | None:
     >>> known_class("Dogs", ["person", "dog"]), known_class("sofa", ["couch"]), known_class("puppy", ["dog"])
     (1, 0, None)
     """
-    aliases = [alias for group in ALIASES if any(_same(name, alias) for alias in group) for alias in group]
+    aliases = [alias for group in ALIASES if any(same_name(name, alias) for alias in group) for alias in group]
     matches: tuple[Callable[[str], bool], ...] = (  # the closest comes first
         lambda other: other == name,
         lambda other: _joined(other) == _joined(name),
-        lambda other: _same(other, name),
-        lambda other: any(_same(other, alias) for alias in aliases),
+        lambda other: same_name(other, name),
+        lambda other: any(same_name(other, alias) for alias in aliases),
     )
     for matching in matches:
         for index, other in enumerate(names):
@@ -62,9 +62,30 @@ def known_class(name: str, names: Sequence[str]) -> int | None:
     return None
 
 
-def _same(one: str, other: str) -> bool:
+def same_name(one: str, other: str) -> bool:
     """Whether two names are the same, or one is the plural of the other."""
     return _joined(one) in _forms(other) or _joined(other) in _forms(one)
+
+
+def groups_of_same_names(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Group names that differ in case, spaces, hyphens, underscores or number only; names of their own are left out.
+
+    >>> groups_of_same_names(["Dog", "cat", "dogs", "dog"])
+    [('Dog', 'dogs', 'dog')]
+    """
+    group_of: dict[str, list[str]] = {}  # by every form of the names in it
+    groups: list[list[str]] = []
+    for name in names:
+        forms = {_joined(name), *_forms(name)}
+        found = [group_of[form] for form in sorted(forms) if form in group_of]
+        group = next((entry for entry in found if any(same_name(name, other) for other in entry)), None)
+        if group is None:
+            group = []
+            groups.append(group)
+        group.append(name)
+        for form in forms:
+            group_of.setdefault(form, group)
+    return [tuple(group) for group in groups if len(group) > 1]
 
 
 def _joined(name: str) -> str:

@@ -4,10 +4,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pairloc.curation.splits import COCO17
+from pairloc.datasets.names import ALIASES, groups_of_same_names, known_class, same_name
 from pairloc.localization.known import KnownClasses
-from pairloc.localization.names import ALIASES, known_class
 from pairloc.weights import PACKAGED, weights_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "localize.md"
@@ -137,3 +139,34 @@ def test_no_name_has_two_meanings() -> None:
 def test_the_documented_aliases_are_those_of_the_code() -> None:
     rows = [f"| {first} | {', '.join(others)} |" for first, *others in ALIASES]
     assert "\n".join(rows) in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        ([], []),
+        (["cat", "dog"], []),
+        (["Dog", "cat", "dogs", "dog"], [("Dog", "dogs", "dog")]),
+        (
+            ["traffic light", "traffic-lights", "Cake", "cakes"],
+            [("traffic light", "traffic-lights"), ("Cake", "cakes")],
+        ),
+        (["bus", "buse"], []),  # they have a plural in common, and are not the same
+        (["couch", "sofa"], []),  # other names of a thing are for known classes only
+        (["😀", "😀s"], [("😀", "😀s")]),
+    ],
+)
+def test_names_that_mean_the_same_are_grouped(names: list[str], groups: list[tuple[str, ...]]) -> None:
+    assert groups_of_same_names(names) == groups
+
+
+@given(
+    st.lists(st.sampled_from(["dog", "Dogs", "DOG", "mouse", "mice", "tie", "ties", "a b", "a-b", "ab"]), unique=True)
+)
+def test_groups_are_of_names_that_are_the_same_pair_by_pair(names: list[str]) -> None:
+    groups = groups_of_same_names(names)
+    for group in groups:
+        for name in group[1:]:
+            assert any(same_name(name, other) for other in group if other != name)
+    alone = set(names) - {name for group in groups for name in group}
+    assert not any(same_name(one, other) for one in alone for other in names if one != other)
