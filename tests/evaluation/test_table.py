@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,3 +79,31 @@ def test_a_paired_bootstrap_detects_a_small_difference() -> None:
     assert result.better > 0.99
     with pytest.raises(InputError, match="not of the same images and classes"):
         difference(first, Localized(first.image + 1, first.label, base, base, ("a",)))
+
+
+def test_images_that_a_file_does_not_list_do_not_count_and_the_text_says_so(tmp_path: Path) -> None:
+    """An image that is listed without a box is a miss; one that is not listed is left out, for both files compared."""
+    truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
+    content: dict[str, Any] = {**coco(annotations=[RIGHT[0] | {"id": 1, "iscrowd": 0}])}
+    every = write_json(tmp_path / "every.json", content)
+    part = write_json(tmp_path / "part.json", content | {"images": content["images"][:1]})
+    of_every, of_part = (evaluation_of(file, *truth, (0.5,), against=every) for file in (every, part))
+    assert of_every["not listed"] == 0
+    assert of_every["corloc"]["0.5"]["per_class"] == {"hot dog": 1.0, "cat": 0.0}
+    assert of_part["not listed"] == 1
+    assert of_part["images"] == 1
+    assert of_part["corloc"]["0.5"]["mean"] == 1.0
+    assert of_part["against"]["0.5"]["mean"] == 0.0
+    assert "tagged images that this file does not list, and that do not count: 1" in evaluation_text(of_part)
+    assert "do not count" not in evaluation_text(of_every)
+
+
+def test_boxes_of_other_images_are_refused(tmp_path: Path) -> None:
+    truth = read_annotated(write_json(tmp_path / "truth.json", coco()))
+    other = json.loads(json.dumps(coco()).replace(".png", "-other.png"))
+    for image in other["images"]:
+        image["id"] += 100
+    for annotation in other["annotations"]:
+        annotation["image_id"] += 100
+    with pytest.raises(InputError, match="no image in common"):
+        evaluation_of(write_json(tmp_path / "other.json", other), *truth)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from pairloc.boxes import Bools
 from pairloc.datasets.dataset import Dataset
 from pairloc.datasets.groundtruth import GroundTruth
 from pairloc.datasets.scored import ScoredBoxes
@@ -16,7 +17,7 @@ from pairloc.evaluation.causes import CAUSES, breakdown, causes
 from pairloc.evaluation.compare import difference
 from pairloc.evaluation.corloc import Localized, class_means, corloc, localized, reliability
 from pairloc.formats.coco_results import read_results
-from pairloc.formats.reading import read_boxes
+from pairloc.formats.reading import read_boxes, recognise
 
 SNAPPED = "snapped"  # its segmenter was trained on masks, which no other method uses, so its row stands apart
 
@@ -64,11 +65,30 @@ def read_found(file: Path, dataset: Dataset) -> tuple[ScoredBoxes, int]:
 
     Also returns the number of boxes that were left out because `dataset` does not have their image.
     """
-    if file.suffix == ".json" and file.is_file() and file.read_bytes()[:64].lstrip().startswith(b"["):
+    if _is_results(file):
         return read_results(file, dataset), 0
     found_in, found = read_boxes(file)
     kept = align(found_in, found, dataset)
     return kept, len(found) - len(kept)
+
+
+def listed_images(file: Path, dataset: Dataset) -> Bools:
+    """Which images of `dataset` a file of boxes is about: (N,).
+
+    COCO JSON lists its images, with or without a box. Other files are about all images: they list only those with one.
+    """
+    every = np.ones(len(dataset), dtype=np.bool_)
+    if _is_results(file) or recognise(file)[1] != "coco":
+        return every
+    indices = [index for index in dataset.indices_of(read_boxes(file)[0]) if index is not None]
+    listed = ~every
+    listed[indices] = True
+    return listed
+
+
+def _is_results(file: Path) -> bool:
+    """Whether a file holds bare COCO results."""
+    return file.suffix == ".json" and file.is_file() and file.read_bytes()[:64].lstrip().startswith(b"[")
 
 
 def compare(file: Path, dataset: Dataset, truth: GroundTruth) -> Localized:
@@ -127,14 +147,21 @@ def evaluation_of(
 ) -> dict[str, Any]:
     """Evaluate the boxes of a file: CorLoc, also per class, causes of errors and reliability, as JSON content.
 
-    `against` is another file of boxes to compare with. Raises InputError for a threshold outside (0, 1] or if the
-    ground truth has no box that counts.
+    Images that the file does not list are left out of the evaluation. `against` is another file of boxes to compare
+    with, on the same images. Raises InputError for a threshold outside (0, 1] or if the ground truth has no box that
+    counts.
     """
     for threshold in thresholds:
         if not 0 < threshold <= 1:
             raise InputError(f"the IoU threshold {threshold} is not between 0 and 1")
     if truth.ignored.all():
         raise InputError("the ground truth has no box that counts (crowds do not); CorLoc needs one")
+    listed = listed_images(file, dataset)
+    not_listed = sum(1 for tags, is_listed in zip(dataset.tags, listed.tolist(), strict=True) if tags and not is_listed)
+    if not_listed and listed.any():
+        new_index = np.where(listed, np.cumsum(listed) - 1, -1)
+        dataset = dataset.subset(np.flatnonzero(listed).tolist())
+        truth = truth.relabelled(new_index, np.arange(len(dataset.classes)))
     found, left_out = read_found(file, dataset)
     result = localized(dataset, found, truth)
     rows: dict[str, Any] = {}
@@ -150,6 +177,7 @@ def evaluation_of(
         "images": len(dataset),
         "boxes": len(found),
         "left out": left_out,
+        "not listed": not_listed,
         "corloc": rows,
     }
     if against is not None:
@@ -174,6 +202,8 @@ def evaluation_text(found: Mapping[str, Any]) -> str:
     lines = [f"{found['boxes']} boxes of {found['images']} images"]
     if found["left out"]:
         lines.append(f"{found['left out']} boxes were left out: the ground truth does not have their images")
+    if found["not listed"]:
+        lines.append(f"tagged images that this file does not list, and that do not count: {found['not listed']}")
     lines.append(f"{'':24}" + "".join(f"{'@' + t:>24}" for t in rows))
     cells = [_cell(row["mean"], row["interval"]) for row in rows.values()]
     lines.append(f"{'CorLoc, mean of classes':24}" + "".join(cells))
