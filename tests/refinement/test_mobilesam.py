@@ -114,6 +114,19 @@ def test_padding_that_shows_nothing_can_be_left_out(segmenter: MobileSam) -> Non
 
 
 @pytest.mark.segmenter
+def test_fused_batch_norms_change_nothing(segmenter: MobileSam) -> None:
+    """Against the layers as the file has them."""
+    plain = MobileSam().eval()
+    plain.load_state_dict(mobilesam._renamed(torch.load(installed_weights(), weights_only=True)))
+    assert any("bn" in name for name, _ in plain.named_modules())
+    assert not any("bn" in name for name, _ in segmenter.named_modules())
+    image, truth = disc(100, 140, 60, 50, 30)
+    fast, slow = segmenter(image, truth[None]), plain(image, truth[None])
+    torch.testing.assert_close(fast.quality, slow.quality, atol=1e-4, rtol=1e-4)
+    assert float((fast.masks ^ slow.masks).float().mean()) < 1e-4
+
+
+@pytest.mark.segmenter
 def test_a_truncated_official_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "mobile_sam.pt"
     file.write_bytes(installed_weights().read_bytes()[:-1])

@@ -55,7 +55,9 @@ class MobileSam(nn.Module):
         network = cls().eval().requires_grad_(False)
         official = _checked(file or installed_weights())
         network.load_state_dict(_renamed(torch.load(official, map_location="cpu", weights_only=True)))
-        return network.to(device)
+        _fuse(network.encoder)
+        layout: Any = {"memory_format": torch.channels_last}
+        return network.to(device, **layout)
 
     @torch.inference_mode()
     def forward(self, image: Tensor, boxes: Tensor) -> Masks:
@@ -70,6 +72,7 @@ class MobileSam(nn.Module):
         resized = F.interpolate(image[None], size, mode="bilinear", antialias=True, align_corners=False)
         padding = [side * _STRIDE - shown for side, shown in zip(cells, size, strict=True)]
         pixels = F.pad((resized * 255 - mean) / std, (0, padding[1], 0, padding[0]))
+        pixels = pixels.contiguous(memory_format=torch.channels_last)  # a quarter faster on a CPU
         encoded = self.neck(self.encoder.stages(self.encoder.patch_embed(pixels)))  # (1, 256, h / 16, w / 16)
         positions = self.prompt.get_dense_pe()[:, :, : cells[0], : cells[1]]
         prompts, _ = self.prompt(points=None, boxes=boxes.to(image) * scale, masks=None)  # (n, 2, 256)
@@ -161,6 +164,15 @@ def _encoder() -> Any:
     encoder.head = nn.Identity()
     encoder.stages[-1].downsample.conv2.conv.stride = (1, 1)
     return encoder
+
+
+def _fuse(module: Any) -> None:
+    """Put every batch norm of TinyViT into the convolution before it."""
+    for name, child in module.named_children():
+        if hasattr(child, "fuse"):
+            setattr(module, name, child.fuse().requires_grad_(False))
+        else:
+            _fuse(child)
 
 
 def _prompt_and_decoder() -> tuple[Any, Any]:
