@@ -39,12 +39,12 @@ def refine_apart(
     Of two tags whose refined boxes are one (IoU above 0.7) the more confident one keeps it. Parameters hold, for every
     class, its bags (M,), their boxes (M, 4) before and after refining, and the confidence in them (M,).
     """
-    boxes = [table.clone() for table in refined]
+    before, boxes = [table.cpu() for table in selected], [table.cpu().clone() for table in refined]
     for tags in tags_of_images(positives).values():
         kept: list[Tensor] = []
         for label, row in sorted(tags, key=lambda tag: -float(confidence[tag[0]][tag[1]])):
-            box = refined[label][row]
+            box = boxes[label][row].clone()
             if kept and bool((iou(box[None], torch.stack(kept)) > SHARED_IOU).any()):
-                box = boxes[label][row] = selected[label][row]
+                box = boxes[label][row] = before[label][row]
             kept.append(box)
     return tuple(boxes)

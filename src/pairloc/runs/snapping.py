@@ -34,7 +34,7 @@ class Snapped:
 
     boxes: ScoredBoxes
     moved: Bools  # (n,)
-    masks: tuple[Segmentation | None, ...]  # n, or none
+    masks: tuple[Segmentation | None, ...]  # n
 
 
 class Part(BaseModel):
