@@ -195,11 +195,12 @@ def test_paths_and_weights_are_relative_to_the_file(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "mine").mkdir()  # a folder of the same name that must not be used
     for written, expected in (("mine", tmp_path / "c" / "mine"), ("../mine", tmp_path / "mine")):
-        file.write_text(f'weights = "{written}"\n[data]\ntarget = "tags.csv"\n')
+        file.write_text(f'weights = "{written}"\n[data]\ntarget = "tags.csv"\n[snap]\nweights = "{written}.pt"\n')
         for _ in range(2):  # with and without the folder
             settings = read_config(file)
             assert settings.weights == str(expected)
             assert settings.data.target == tmp_path / "c" / "tags.csv"
+            assert settings.snap.weights == expected.with_suffix(".pt")
             expected.mkdir(exist_ok=True)
     file.write_text('weights = "coco63"\n[data]\ntarget = "tags.csv"\n')
     (tmp_path / "c" / "coco63").mkdir()

@@ -173,6 +173,8 @@ def test_what_is_not_installed_is_refused_before_any_work(
     scenes = finished_run / "data" / "scenes"
     arguments = ["localize", scenes / "images", "--tags", scenes / "target_tags.csv", "--weights", finished_run]
     assert "pip install" in refused(*arguments, "--out", tmp_path / "out", "--snap")
+    found = localize_settings(scenes / "images", scenes / "target_tags.csv", segmenter=Path("mine.pt"))
+    assert found.snap.weights == Path.cwd() / "mine.pt"  # the same from any working folder
     (tmp_path / "mine.pt").write_bytes(b"mine")
     text = refused(*arguments, "--out", tmp_path / "out", "--segmenter", tmp_path / "mine.pt")
     assert "mine.pt: is not the official mobile_sam.pt" in text

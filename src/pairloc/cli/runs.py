@@ -284,7 +284,7 @@ def study_table(
             method, separator, file = entry.partition("=")
             if not separator or not Path(file).is_file():
                 raise InputError(f"--detections: {entry!r} is not METHOD=FILE with a file that exists")
-            map50[method] = average_precision(dataset, truth, read_found(Path(file), dataset)[0]).ap50
+            map50[method] = average_precision(dataset, truth, read_found(Path(file), dataset).boxes).ap50
     rows = paper_table(run.folder, run.evaluation, map50)
     if form is TableFormat.json:
         print(json.dumps(as_json(rows), indent=1))

@@ -1,9 +1,9 @@
 """Evaluation of boxes from files: the table of a run's methods, and the details of one file."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -60,30 +60,29 @@ def align(found_in: Dataset, found: ScoredBoxes, dataset: Dataset) -> ScoredBoxe
     return ScoredBoxes(image[kept], label[kept], found.boxes[kept], found.score[kept])
 
 
-def read_found(file: Path, dataset: Dataset) -> tuple[ScoredBoxes, int]:
-    """Read boxes under the indices of `dataset`, from any data set with boxes or from COCO results.
+class Found(NamedTuple):
+    """The boxes of a file under the indices of a data set."""
 
-    Also returns the number of boxes that were left out because `dataset` does not have their image.
-    """
-    if _is_results(file):
-        return read_results(file, dataset), 0
-    found_in, found = read_boxes(file)
-    kept = align(found_in, found, dataset)
-    return kept, len(found) - len(kept)
+    boxes: ScoredBoxes
+    left_out: int  # boxes whose image the data set does not have
+    listed: Bools  # (N,) the images of the data set that the file is about
 
 
-def listed_images(file: Path, dataset: Dataset) -> Bools:
-    """Which images of `dataset` a file of boxes is about: (N,).
+def read_found(file: Path, dataset: Dataset) -> Found:
+    """Read boxes from any data set with boxes or from COCO results.
 
-    COCO JSON lists its images, with or without a box. Other files are about all images: they list only those with one.
+    COCO JSON lists the images it is about, with or without a box. Other files list only those with one, so they are
+    about all images.
     """
     every = np.ones(len(dataset), dtype=np.bool_)
-    if _is_results(file) or recognise(file)[1] != "coco":
-        return every
-    indices = [index for index in dataset.indices_of(read_boxes(file)[0]) if index is not None]
-    listed = ~every
-    listed[indices] = True
-    return listed
+    if _is_results(file):
+        return Found(read_results(file, dataset), 0, every)
+    found_in, found = read_boxes(file)
+    kept = align(found_in, found, dataset)
+    if recognise(file)[1] == "coco":
+        every[:] = False
+        every[[index for index in dataset.indices_of(found_in) if index is not None]] = True
+    return Found(kept, len(found) - len(kept), every)
 
 
 def _is_results(file: Path) -> bool:
@@ -93,7 +92,7 @@ def _is_results(file: Path) -> bool:
 
 def compare(file: Path, dataset: Dataset, truth: GroundTruth) -> Localized:
     """Match the boxes of a file with the ground truth."""
-    return localized(dataset, read_found(file, dataset)[0], truth)
+    return localized(dataset, read_found(file, dataset).boxes, truth)
 
 
 def evaluate_methods(
@@ -156,13 +155,13 @@ def evaluation_of(
             raise InputError(f"the IoU threshold {threshold} is not between 0 and 1")
     if truth.ignored.all():
         raise InputError("the ground truth has no box that counts (crowds do not); CorLoc needs one")
-    listed = listed_images(file, dataset)
+    found, left_out, listed = read_found(file, dataset)
     not_listed = sum(1 for tags, is_listed in zip(dataset.tags, listed.tolist(), strict=True) if tags and not is_listed)
     if not_listed and listed.any():
         new_index = np.where(listed, np.cumsum(listed) - 1, -1)
         dataset = dataset.subset(np.flatnonzero(listed).tolist())
         truth = truth.relabelled(new_index, np.arange(len(dataset.classes)))
-    found, left_out = read_found(file, dataset)
+        found = replace(found, image=new_index[found.image])
     result = localized(dataset, found, truth)
     rows: dict[str, Any] = {}
     for threshold in thresholds:

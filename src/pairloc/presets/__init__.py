@@ -24,6 +24,7 @@ _PATHS = {
     "data": ("source", "source_images", "target", "target_images", "truth"),
     "proposer": ("backbone_weights",),
     "evidence": ("weights",),
+    "snap": ("weights",),
     "tang": ("semantic_table",),
 }
 

@@ -52,8 +52,8 @@ class MobileSam(nn.Module):
 
         Raises an InputError if something is not installed, or the file is not the official one.
         """
-        network = cls().eval().requires_grad_(False)
         official = _checked(file or installed_weights())
+        network = cls().eval().requires_grad_(False)
         network.load_state_dict(_renamed(torch.load(official, map_location="cpu", weights_only=True)))
         _fuse(network.encoder)
         layout: Any = {"memory_format": torch.channels_last}
@@ -99,9 +99,8 @@ class LayerNorm2d(nn.LayerNorm):
 def check_installed(file: Path | None = None) -> None:
     """Raise an InputError unless all that `MobileSam.load` needs is there: code, and the official weights."""
     _checked(file or installed_weights())
-    for module, problem in (("segment_anything", "the segmenter is not installed"), ("timm", "timm is not installed")):
-        if find_spec(module) is None:
-            raise InputError(f"{problem}: {INSTALL}")
+    if find_spec("segment_anything") is None:
+        raise InputError(f"the segmenter is not installed: {INSTALL}")
 
 
 def installed_weights() -> Path:

@@ -58,7 +58,7 @@ def localize_settings(
                 "methods": methods,
                 "localization": localization,
                 "fine_tune": {"seed": seed, "workers": workers},
-                "snap": {"weights": segmenter, "masks": masks, "workers": workers},
+                "snap": {"weights": segmenter and segmenter.resolve(), "masks": masks, "workers": workers},
                 "extract": extract_of(weights).model_dump() | {"workers": workers},
                 "min_confidence": min_confidence,
                 "seed": seed, "device": device, "processes": processes,

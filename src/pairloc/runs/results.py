@@ -13,12 +13,12 @@ from pairloc.io import write_json
 from pairloc.localization.descent import Curve
 from pairloc.localization.explained import write_explanations
 from pairloc.localization.result import Localization
+from pairloc.report.outlines import FILE as MASKS
 
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
 
 BOXES, INSTANCES, HISTORY, PAGE, SKIPPED = "boxes.json", "instances.json", "history.json", "report.html", "skipped.txt"
-MASKS = "masks.json"
 LOW_CONFIDENCE = "low-confidence.csv"  # boxes left out of the published ones
 RESULTS = (BOXES, INSTANCES)  # files of a method that later stages use
 PUBLISHED = (BOXES, INSTANCES, MASKS, LOW_CONFIDENCE, PAGE, SKIPPED)

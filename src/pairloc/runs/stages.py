@@ -28,6 +28,7 @@ from pairloc.localization.result import Localization
 from pairloc.platform import learning_device
 from pairloc.progress import track
 from pairloc.report.gathering import write_report
+from pairloc.report.outlines import FILE as MASKS
 from pairloc.runs import fine_tuning
 from pairloc.runs.evidence import play_target, weigh_evidence
 from pairloc.runs.learning import AGNOSTIC, Teacher, without_class
@@ -35,7 +36,6 @@ from pairloc.runs.results import (
     BOXES,
     HISTORY,
     INSTANCES,
-    MASKS,
     PAGE,
     RESULTS,
     SKIPPED,
