@@ -12,6 +12,7 @@ steps are skipped when the command is repeated. Needs a GPU.
 
 import argparse
 import json
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,8 +27,12 @@ WEIGHTS = HERE.parent / "src" / "pairloc" / "weights" / "coco63"  # its evidence
 VARIANTS = {  # one change each
     "base": (),
     "lite2": ("proposer.backbone=efficientnet-lite2",),
-    "resnet50": ("proposer.backbone=resnet50-v1", "proposer.backbone_weights={data}/resnet50.safetensors"),
+    "resnet50": ("proposer.backbone=resnet50-v1", "proposer.backbone_weights={data}/resnet50.safetensors", "proposer.lr=2e-4"),
     "dinov2": ("proposer.backbone=dinov2-small", "proposer.backbone_weights={data}/dinov2.safetensors"),
+    "dinov2-448": (
+        "proposer.backbone=dinov2-small", "proposer.backbone_weights={data}/dinov2.safetensors",
+        "proposer.image_size=448",
+    ),
     "448": ("proposer.image_size=448",),
     "640": ("proposer.image_size=640",),
     "one-epoch": ("proposer.epochs=1",),
@@ -57,10 +62,11 @@ def write_set(data: Path, folder: Path, images: int) -> None:
     write_run(folder, data, "calibrate = false", LEARN)
 
 
-def trial(steps: Steps, data: Path, name: str) -> str:
+def trial(steps: Steps, data: Path, workers: int, name: str) -> str:
     """Run a variant: its line of JSON, without what a failed step would have added."""
     run = steps.out / name
-    changes = [part for change in VARIANTS[name] for part in ("--set", change.format(data=data))]
+    shared = (f"proposer.workers={workers}", f"extract.workers={workers}")
+    changes = [part for change in (*VARIANTS[name], *shared) for part in ("--set", change.format(data=data))]
     commands = {
         f"run-{name}": ("-m", "pairloc", "run", steps.out / "set" / "run.toml", "--out", run, *changes),
         f"oracle-{name}": (HERE / "oracle.py", run),
@@ -86,9 +92,9 @@ def main() -> None:
     options = parser.parse_args()
     data, out = options.data.resolve(), options.out.resolve()
     write_set(data, out / "set", options.images)
-    steps = Steps(out)
+    steps, workers = Steps(out), max(1, (os.cpu_count() or 1) // options.side_by_side - 1)
     with ThreadPoolExecutor(options.side_by_side) as pool:
-        for line in pool.map(partial(trial, steps, data), options.variants):
+        for line in pool.map(partial(trial, steps, data, workers), options.variants):
             print(line, flush=True)
 
 
