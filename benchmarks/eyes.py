@@ -27,10 +27,15 @@ WEIGHTS = HERE.parent / "src" / "pairloc" / "weights" / "coco63"  # its evidence
 VARIANTS = {  # one change each
     "base": (),
     "lite2": ("proposer.backbone=efficientnet-lite2",),
-    "resnet50": ("proposer.backbone=resnet50-v1", "proposer.backbone_weights={data}/resnet50.safetensors", "proposer.lr=2e-4"),
+    "resnet50": (
+        "proposer.backbone=resnet50-v1",
+        "proposer.backbone_weights={data}/resnet50.safetensors",
+        "proposer.lr=2e-4",
+    ),
     "dinov2": ("proposer.backbone=dinov2-small", "proposer.backbone_weights={data}/dinov2.safetensors"),
     "dinov2-448": (
-        "proposer.backbone=dinov2-small", "proposer.backbone_weights={data}/dinov2.safetensors",
+        "proposer.backbone=dinov2-small",
+        "proposer.backbone_weights={data}/dinov2.safetensors",
         "proposer.image_size=448",
     ),
     "448": ("proposer.image_size=448",),

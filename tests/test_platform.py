@@ -7,10 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from pairloc import platform
 from pairloc.errors import InputError
-from pairloc.platform import choose_device, locked
+from pairloc.platform import choose_device, locked, mixed_precision
 
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, sys
@@ -155,3 +156,11 @@ def test_defaults_on_a_system_that_reports_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     assert platform.cores() >= 1
     assert 0 < platform.room_for_tensors() <= platform.memory() // 4
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_networks_compute_in_bfloat16_only_where_the_cpu_does(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_f": True, "amx_bf16": native})
+    matrix = torch.rand(4, 4)
+    with mixed_precision("cpu"):
+        assert (matrix @ matrix).dtype == (torch.bfloat16 if native else torch.float32)

@@ -88,6 +88,23 @@ def learning_device(device: str) -> str:
     return "cpu" if device == "mps" else device
 
 
+def computes_bfloat16(device: str) -> bool:
+    """Return whether a device multiplies numbers in bfloat16 itself; others only emulate it, slowly."""
+    import torch
+
+    if device == "cpu":
+        capabilities = torch.cpu.get_capabilities()
+        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return device == "cuda"
+
+
+def mixed_precision(device: str) -> contextlib.AbstractContextManager[object]:
+    """Context in which a network computes in bfloat16 where the device does, which takes half the time or less."""
+    import torch
+
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=computes_bfloat16(device))
+
+
 def choose_device(name: str) -> str:
     """Resolve a device name; `auto` is CUDA if available, else the CPU.
 

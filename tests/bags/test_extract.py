@@ -42,6 +42,23 @@ def test_bags_contain_boxes_features_tags_and_the_whole_image(complete: Path, sc
         assert bag.transfer.shape == (len(bag.boxes), 32)
 
 
+def test_features_in_bfloat16_agree_with_those_in_single_precision(
+    scenes: Path, proposer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = read(scenes / "target_tags.csv")
+    stores = []
+    for native in (False, True):
+        monkeypatch.setattr("torch.cpu.get_capabilities", lambda native=native: {"avx512_bf16": native})
+        extract(target, proposer, tmp_path / str(native), SETTINGS)
+        stores.append(BagStore(tmp_path / str(native)))
+    plain, fast = ([store.bag(index) for index in range(len(target))] for store in stores)
+    for exact, rounded in zip(plain, fast, strict=True):  # the whole image, whose box is the same
+        a, b = exact.transfer[-1].astype(float), rounded.transfer[-1].astype(float)
+        assert not np.array_equal(a, b)
+        assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(a)
+        assert abs(float(exact.objectness[-1]) - float(rounded.objectness[-1])) < 0.2
+
+
 def test_a_resumed_extraction_writes_the_same_bytes(
     scenes: Path, proposer: Path, complete: Path, tmp_path: Path
 ) -> None:

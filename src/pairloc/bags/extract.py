@@ -16,6 +16,7 @@ from pairloc.detector.propose import ImageFeatures, best_boxes, describe
 from pairloc.detector.reading import ImageBatch, batches
 from pairloc.errors import InputError
 from pairloc.io import reason, sha256
+from pairloc.platform import mixed_precision
 from pairloc.settings import ExtractSettings
 
 _BATCH = {"cpu": 8}  # images per forward pass; 64 on a GPU
@@ -118,7 +119,7 @@ def _describe(
     device: str,
 ) -> list[Bag]:
     """The bags of images (3, H, W)."""
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+    with mixed_precision(device):
         maps = ImageFeatures(proposer.model, images)
         boxes = best_boxes(maps, settings.proposals, settings.nms)
         if settings.whole_image:

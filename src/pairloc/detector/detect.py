@@ -23,6 +23,7 @@ from pairloc.detector.reading import ImageBatch, batches
 from pairloc.detector.training import Log, train
 from pairloc.errors import InputError, shown
 from pairloc.images import ImageError, read_header
+from pairloc.platform import mixed_precision
 from pairloc.settings import ProposerSettings
 
 _MIN_SIDE = 0.1  # of a detected box, in pixels
@@ -90,7 +91,7 @@ def detect(
                 readable.append(index)
             elif unreadable is not None:
                 unreadable(index, error)
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        with mixed_precision(device):
             detections = model([pad_thin(image) for image in images]) if images else []
         for index, image, entry in zip(readable, images, detections, strict=True):
             boxes = clip_boxes_to_image(entry["boxes"], (image.shape[1], image.shape[2]))

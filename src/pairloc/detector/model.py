@@ -14,6 +14,7 @@ from torchvision.ops import MultiScaleRoIAlign
 
 from pairloc.detector.backbones import Maps, Pyramid
 from pairloc.detector.batched import BackgroundMatcher, BatchedTransform, batch_up
+from pairloc.detector.compact import restored
 from pairloc.errors import InputError
 from pairloc.io import first_problem, read_model, reason, write_json, write_tensors
 from pairloc.migration import migrated
@@ -99,7 +100,7 @@ class Proposer:
         except ValidationError as error:
             raise InputError(f"{folder / SETTINGS}: settings.{first_problem(error)}") from error
         try:
-            weights = load_file(folder / WEIGHTS)
+            weights = restored(load_file(folder / WEIGHTS))
             model = build(settings, len(saved.classes), pretrained=False)
             model.load_state_dict(weights)
         except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pairloc.bags.tensors import Bags
+from pairloc.detector.compact import restored
 from pairloc.detector.model import SETTINGS, WEIGHTS
 from pairloc.errors import InputError
 from pairloc.io import read_model, reason
@@ -49,7 +50,9 @@ class KnownClasses:
         names = read_model(proposer / SETTINGS, _Taught).classes
         try:
             with safe_open(proposer / WEIGHTS, framework="pt") as stored:
-                weight, bias = (stored.get_tensor(f"{_LAYER}.{name}").float() for name in ("weight", "bias"))
+                names_of_layer = [name for name in list(stored.keys()) if name.startswith(_LAYER)]
+                layer = restored({name: stored.get_tensor(name) for name in names_of_layer})
+            weight, bias = (layer[f"{_LAYER}.{name}"].float() for name in ("weight", "bias"))
         except (KeyError, TypeError, OSError, SafetensorError) as error:
             raise InputError(f"{proposer}: does not hold a proposer ({reason(error)})") from error
         return cls(names, weight, bias) if len(weight) == len(names) + 1 else None

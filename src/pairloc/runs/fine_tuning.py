@@ -25,6 +25,7 @@ from pairloc.io import write_tensors
 from pairloc.localization.alternate import Log, silent
 from pairloc.localization.predictions import Predictions
 from pairloc.localization.result import Localization
+from pairloc.platform import mixed_precision
 from pairloc.settings import FineTuneSettings
 
 _BATCH = 32  # images per forward pass
@@ -126,7 +127,7 @@ def _predict(
     paths = [dataset.path(index) for index in range(len(dataset))]
     for group, read in zip(groups, batches(paths, groups, settings.workers), strict=True):
         proposals = [torch.from_numpy(np.array(store.bag(index).boxes)).to(device) for index in group]
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        with mixed_precision(device):
             predicted, boxes = predict(ImageFeatures(network.model, read.require_all().to(device)), proposals)
         counts = [len(image_proposals) for image_proposals in proposals]
         split = (torch.split(table.cpu(), counts) for table in (predicted, boxes))
