@@ -12,6 +12,7 @@ from pairloc.presets import PRESETS, demo_settings, merged, preset, read_config,
 from pairloc.runs.run import Run
 from pairloc.settings import (
     EnergySettings,
+    ExtractSettings,
     FeatureSettings,
     LocalizationSettings,
     RunSettings,
@@ -205,6 +206,23 @@ def test_paths_and_weights_are_relative_to_the_file(tmp_path: Path, monkeypatch:
     file.write_text('weights = "coco63"\n[data]\ntarget = "tags.csv"\n')
     (tmp_path / "c" / "coco63").mkdir()
     assert read_config(file).weights == PACKAGED
+
+
+def test_a_run_with_weights_extracts_what_they_were_learned_from_unless_told_otherwise(tmp_path: Path) -> None:
+    def extract_of(name: str) -> ExtractSettings:
+        assert name == str(tmp_path / "mine")
+        return ExtractSettings(class_features="none", proposals=50, unreadable="skip", batch=3)
+
+    file = tmp_path / "c.toml"
+    start = 'weights = "mine"\n[data]\ntarget = "tags.csv"\n'
+    file.write_text(start)
+    assert read_config(file, extract_of=extract_of).extract == ExtractSettings(class_features="none", proposals=50)
+    assert read_config(file).extract == ExtractSettings()
+    file.write_text(start + "[extract]\nproposals = 20\n")
+    found = read_config(file, ["extract.nms=0.5"], extract_of=extract_of).extract
+    assert found == ExtractSettings(class_features="none", proposals=20, nms=0.5)
+    file.write_text("[data.scenes]\n")  # a source of its own
+    assert read_config(file, extract_of=extract_of).extract == ExtractSettings()
 
 
 @pytest.mark.parametrize(

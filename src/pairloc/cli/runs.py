@@ -34,9 +34,10 @@ def run(
     from pairloc.platform import choose_device
     from pairloc.presets import read_config
     from pairloc.runs.run import Run
+    from pairloc.weights import extract_of
 
     allowed = ("proposer.download=true", "extract.download=true") if download else ()
-    settings = read_config(config, (*(changes or ()), *allowed))
+    settings = read_config(config, (*(changes or ()), *allowed), extract_of=extract_of)
     chosen = choose_device(device if device != "auto" else settings.device)
     _run_and_print(Run(out or Path("runs") / config.stem, settings, chosen), dry_run=dry_run)
 

@@ -5,7 +5,7 @@ The header of each preset gives the command, the time it takes and the expected 
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pairloc.errors import InputError, shown
 from pairloc.io import Model, first_problem, reason
 from pairloc.migration import moved_key
-from pairloc.settings import RunSettings, Settings
+from pairloc.settings import ExtractSettings, RunSettings, Settings
 
 _FOLDER = Path(__file__).parent
 PRESETS = ("default", "paper", "paper-ilsvrc", "demo")
@@ -29,11 +29,15 @@ _PATHS = {
 }
 
 
-def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
+def read_config(
+    path: Path, changes: Sequence[str] = (), *, extract_of: Callable[[str], ExtractSettings] | None = None
+) -> RunSettings:
     """Read the settings of a run from a TOML file and apply changes, e.g. localization.energy.alpha=0.5.
 
     The key `preset` of the file names the settings to start from. Paths, including `weights` and those in `changes`,
-    are relative to the folder of the file. Raises an InputError if the file or a value is invalid.
+    are relative to the folder of the file. `extract_of` tells how weights were learned, so that a run with weights
+    extracts the same kind of features unless the file says otherwise. Raises an InputError if the file or a value is
+    invalid.
 
     >>> settings = read_config(Path("mine.toml"), ["localization.rounds=3"])
     """
@@ -54,6 +58,8 @@ def read_config(path: Path, changes: Sequence[str] = ()) -> RunSettings:
     weights = settings.get("weights")
     if isinstance(weights, str) and weights != _PACKAGED_WEIGHTS:
         settings["weights"] = str((path.parent / weights).resolve())
+    if isinstance(weights, str) and extract_of is not None and isinstance(settings.get("extract", {}), dict):
+        settings["extract"] = merged(extract_of(settings["weights"]).cache_key(), settings.get("extract", {}))
     return validated(settings, str(path))
 
 
