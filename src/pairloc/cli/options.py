@@ -29,6 +29,14 @@ Workers = Annotated[
         "--workers", min=0, max=256, help="Processes that read images. By default several with a GPU, none without."
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Work on a Ray cluster: auto, host:6379, ray://host:10001, or local for this machine.",
+    ),
+]
 Data = Annotated[Path, typer.Option("--data", help="Data set: a file or folder of annotations or tags.")]
 Preset = Annotated[str, typer.Option("--preset", help="Preset that the settings start from: default, demo or paper.")]
 Download = Annotated[

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairloc.cli.options import Changes, Device, Download, Format, Seed, Workers, refuse_other_file, workers_of
+from pairloc.cli.options import (
+    Changes,
+    Cluster,
+    Device,
+    Download,
+    Format,
+    Seed,
+    Workers,
+    refuse_other_file,
+    workers_of,
+)
 
 if TYPE_CHECKING:
     from pairloc.runs.run import Run
@@ -25,6 +35,7 @@ def run(
     changes: Changes = None,
     download: Download = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which stages would run, and exit.")] = False,
+    cluster: Cluster = None,
     device: Device = "auto",
 ) -> None:
     """Run the whole method as a settings file describes it, from training to the report.
@@ -37,7 +48,8 @@ def run(
     from pairloc.weights import extract_of
 
     allowed = ("proposer.download=true", "extract.download=true") if download else ()
-    settings = read_config(config, (*(changes or ()), *allowed), extract_of=extract_of)
+    address = () if cluster is None else (f"cluster={cluster}",)
+    settings = read_config(config, (*(changes or ()), *allowed, *address), extract_of=extract_of)
     chosen = choose_device(device if device != "auto" else settings.device)
     _run_and_print(Run(out or Path("runs") / config.stem, settings, chosen), dry_run=dry_run)
 
@@ -103,7 +115,8 @@ def localize(
     ] = "coco63",
     format: Format = "auto",
     workers: Workers = None,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Processes that learn in parallel.")] = 1,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Processes that work in parallel.")] = 1,
+    cluster: Cluster = None,
     device: Device = "auto",
     seed: Annotated[
         int | None,
@@ -124,7 +137,7 @@ def localize(
     settings = localize_settings(
         images, tags, weights=weights, rounds=rounds, fine_tune=fine_tune, snap=snap, segmenter=segmenter, masks=masks,
         tags_as_new=tags_as_new, format=format, device=chosen, workers=workers_of(workers, chosen), processes=processes,
-        seed=seed, min_confidence=min_confidence,
+        cluster=cluster, seed=seed, min_confidence=min_confidence,
     )  # fmt: skip
     finished = run_localize(settings, out, chosen)
     print(f"{len(finished.target)} images in {time.perf_counter() - start:.0f} s")

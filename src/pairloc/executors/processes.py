@@ -1,8 +1,9 @@
 """The executor that distributes items over processes of this machine."""
 
 import multiprocessing
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -18,14 +19,29 @@ class Processes:
 
     def map(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Apply `task` to every item and return the results in order; re-raises an exception of a task."""
-        if len(items) < 2:
-            return [task(item) for item in items]
+        return [task(item) for item in items] if len(items) < 2 else list(self._started().map(task, items))
+
+    def stream(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Yield the results in order, with at most two for each process in memory."""
+        pending: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                if len(pending) >= 2 * self.count:
+                    yield pending.popleft().result()
+                pending.append(self._started().submit(task, item))
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             import torch
 
             context = multiprocessing.get_context("spawn")  # a forked process would inherit locks held by torch threads
             self._pool = ProcessPoolExecutor(self.count, context, _set_threads, (torch.get_num_threads(),))
-        return list(self._pool.map(task, items))
+        return self._pool
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle without the pool, which cannot be sent to another process."""

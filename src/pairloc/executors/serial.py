@@ -1,6 +1,6 @@
 """The executor that runs every task in this process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -13,3 +13,7 @@ class Serial:
     def map(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Apply `task` to every item and return the results in order."""
         return [task(item) for item in items]
+
+    def stream(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Yield the results in order, each when it is asked for."""
+        return map(task, items)

@@ -34,6 +34,7 @@ def localize_settings(
     device: str = "auto",
     workers: int = 0,
     processes: int = 1,
+    cluster: str | None = None,
     seed: int | None = None,
     min_confidence: float = 0.0,
 ) -> RunSettings:
@@ -61,7 +62,7 @@ def localize_settings(
                 "snap": {"weights": segmenter and segmenter.resolve(), "masks": masks, "workers": workers},
                 "extract": extract_of(weights).model_dump() | {"workers": workers},
                 "min_confidence": min_confidence,
-                "seed": seed, "device": device, "processes": processes,
+                "seed": seed, "device": device, "processes": processes, "cluster": cluster,
             }
         )  # fmt: skip
     except ValidationError as error:

@@ -18,6 +18,7 @@ from pairloc.detector.backbones import check_pretrained
 from pairloc.errors import InputError, abbreviated
 from pairloc.evaluation.table import Evaluation
 from pairloc.executors import Executor, executor
+from pairloc.executors.cluster import connect
 from pairloc.formats.reading import read, read_annotated
 from pairloc.io import first_problem, read_json, read_model
 from pairloc.localization.baselines.semantic import read_table
@@ -73,7 +74,9 @@ class Run:
         return self.evaluation
 
     def _check_inputs(self) -> None:
-        """Raise an InputError if an input is missing, or an input and the output folder overlap."""
+        """Raise an InputError if an input or the cluster is missing, or an input and the output folder overlap."""
+        if self.settings.cluster is not None:
+            connect(self.settings.cluster)
         check_class_features(self.settings.extract.class_features, download=self.settings.extract.download)
         if self.weights is None:
             check_pretrained(self.settings.proposer)
@@ -130,8 +133,8 @@ class Run:
 
     @cached_property
     def executor(self) -> Executor:
-        """The executor of independent tasks: a pool of processes on a CPU, this process on a GPU."""
-        return executor(self.settings.processes if self.device == "cpu" else 1)
+        """The executor of independent tasks: a cluster, a pool of processes on a CPU, or this process on a GPU."""
+        return executor(self.settings.processes if self.device == "cpu" else 1, self.settings.cluster)
 
     @cached_property
     def source(self) -> tuple[Dataset, GroundTruth]:

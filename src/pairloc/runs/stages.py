@@ -138,7 +138,10 @@ def extract_bags(run: "Run", folder: Path) -> None:
         boxes = run.model_folder / AGNOSTIC if settings.agnostic_boxes else features
         if name == "source" and not settings.source_class_features:
             settings = without_class(settings)
-        extract(part, boxes, folder / name, settings, features_folder=features, device=run.device, track=progress)
+        extract(
+            part, boxes, folder / name, settings, features_folder=features, device=run.device, executor=run.executor,
+            track=progress,
+        )  # fmt: skip
 
 
 def learn_scores(run: "Run", folder: Path) -> None:

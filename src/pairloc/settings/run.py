@@ -78,7 +78,14 @@ class RunSettings(Settings):
     seed: Seed = 0
     device: Device = Field(default="auto", description="Device to compute on; `auto` uses a GPU if there is one.")
     memory: float = Field(default=8.0, gt=0, le=1e6, description="Maximum gigabytes of features kept in memory.")
-    processes: int = Field(default=1, ge=1, le=256, description="Number of processes for learning on a CPU.")
+    processes: int = Field(
+        default=1, ge=1, le=256, description="Number of processes for extraction and learning on a CPU."
+    )
+    cluster: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Address of a Ray cluster to work on (docs/how-to/cluster.md), or `local`; by default none.",
+    )
 
     @model_validator(mode="after")
     def _something_to_learn_from(self) -> "RunSettings":
