@@ -29,8 +29,8 @@ def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
     result = run("--help")
     assert result.returncode == 0
     for verb in (
-        "localize", "run", "verify", "clean", "demo", "tune", "evaluate", "report", "doctor", "scenes", "export",
-        "split", "propose", "bags", "study", "detect", "weights",
+        "localize", "run", "status", "verify", "clean", "demo", "tune", "evaluate", "report", "doctor", "scenes",
+        "export", "split", "propose", "bags", "study", "detect", "weights",
     ):  # fmt: skip
         assert f" {verb} " in result.stdout, verb
     code = f"import sys, pairloc.cli; print([name for name in {HEAVY} if name in sys.modules])"

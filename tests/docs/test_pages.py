@@ -85,7 +85,7 @@ def test_commands_exist(page: Path) -> None:
             elif program in ("python", "python3") and words[1].endswith(".py"):
                 assert (ROOT / words[1]).is_file(), line
             else:
-                assert program in ("git", "pip", "python", "python3", "tar", "cd", "ls"), line
+                assert program in ("git", "pip", "python", "python3", "tar", "cd", "ls", "ray"), line
     for inline in re.findall(r"(?<!`)`(pairloc [a-z][^`]*)`(?!`)", page.read_text(encoding="utf-8")):
         words = inline.split()
         if any(name.split()[1] == words[1] for name in KNOWN):

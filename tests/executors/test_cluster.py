@@ -22,6 +22,7 @@ from pairloc.executors.cluster import Job, connect
 from pairloc.formats import read
 from pairloc.localization.engine import learn_source, localize_target
 from pairloc.settings import ExtractSettings
+from runs.calling import call
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Ray warns about much
 SETTINGS = ExtractSettings(proposals=8, shard=3, batch=2, class_features="none")
@@ -218,3 +219,16 @@ def test_without_ray_or_a_cluster_the_error_is_one_sentence(nodes: Any, monkeypa
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"Ray, which is not installed: pip install 'pairloc\[cluster\]'"):
         connect("auto")
+
+
+def test_a_run_on_a_cluster_writes_the_boxes_of_a_run_without_one(nodes: Any, tmp_path: Path) -> None:
+    call("scenes", "--out", tmp_path / "scenes", "--source-images", 1, "--target-images", 8)
+    images, tags = tmp_path / "scenes" / "images", tmp_path / "scenes" / "target_tags.csv"
+    for name, more in (("alone", ()), ("shared", ("--cluster", nodes.address))):
+        assert call("localize", images, "--tags", tags, "--out", tmp_path / name, *more).status == 0
+    for name in ("boxes.json", "full/explanations.json"):
+        assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "shared" / name).read_bytes()
+    again = call(
+        "localize", images, "--tags", tags, "--out", tmp_path / "shared"
+    ).text  # finished: where does not matter
+    assert "finding candidate boxes" not in again

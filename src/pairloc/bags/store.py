@@ -220,6 +220,13 @@ class StoreWriter:
         write_json(self.path / MANIFEST, {"made_by": "pairloc bags", "key": self.key, "shards": shards})
 
 
+def written(store: Path) -> tuple[int, int]:
+    """How many images of an unfinished or finished store have their bags, and of how many."""
+    plan = read_model(store / PLAN, Plan)
+    facts = [read_model(shard / FACTS, ShardFacts) for shard in sorted(store.glob("shard-*")) if shard.is_dir()]
+    return sum(entry.images[1] - entry.images[0] for entry in facts), len(plan.images)
+
+
 def _intact(shard: Path) -> bool:
     """Whether the arrays of a shard have the hashes that were written with them."""
     try:

@@ -19,8 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 verbs = (
-    runs.localize, runs.run, runs.verify, runs.clean, runs.demo, runs.tune, outcome.evaluate, outcome.report,
-    data.doctor, data.scenes, data.export,
+    runs.localize, runs.run, runs.status, runs.verify, runs.clean, runs.demo, runs.tune, outcome.evaluate,
+    outcome.report, data.doctor, data.scenes, data.export,
 )  # fmt: skip
 for verb in verbs:
     app.command()(verb)

@@ -175,6 +175,14 @@ def _run_and_print(run: "Run", *, dry_run: bool) -> None:
     _print_left_out(run)
 
 
+def status(folder: RunFolder) -> None:
+    """Say what a run has done so far, from any terminal, and whether a process works on it."""
+    from pairloc.runs.status import status as status_of
+
+    for line in status_of(folder):
+        print(line)
+
+
 def verify(folder: RunFolder) -> None:
     """Check that no file of a run has changed since it was written. The exit status is 1 if one has."""
     from pairloc.runs.sealing import broken

@@ -208,6 +208,10 @@ class Relocalize:
     state: State
     evidence: tuple[Evidence | None, ...] | None = None
 
+    def cost(self, label: int) -> float:
+        """The bags of class `label`: on a cluster large classes start first."""
+        return len(self.target.positives[label])
+
     def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the selection (M,) of class `label`, its gaps (M,), its probabilities (M,) and all costs (M, B).
 

@@ -94,6 +94,10 @@ class GatherEvidence:
     settings: LocalizationSettings
     energy: EnergySettings
 
+    def cost(self, label: int) -> float:
+        """The bags of class `label`: on a cluster large classes start first."""
+        return len(self.target.positives[label])
+
     def __call__(self, label: int) -> Evidence | None:
         """Return the evidence of class `label`; None for a class without bags."""
         view = ClassView(self.target, self.learned.scores, label, self.settings, self.energy)
@@ -111,6 +115,10 @@ class ScoreProposals:
     energy: EnergySettings
     state: State
     evidence: tuple[Evidence | None, ...] | None
+
+    def cost(self, label: int) -> float:
+        """The bags of class `label`: on a cluster large classes start first."""
+        return len(self.target.positives[label])
 
     def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor, Explanation | None]:
         """Return scores (M, B) with the other bags fixed, agreement (M,), confidence (M,), and what explains them."""
