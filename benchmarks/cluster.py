@@ -38,7 +38,7 @@ def busy_workers() -> list[int]:
                 title = (folder / "cmdline").read_bytes().split(b"\0")[0]
             except OSError:
                 continue  # it has ended
-            if title.startswith(b"ray::") and b"IDLE" not in title:
+            if title.startswith(b"ray::_perform"):
                 found.append(int(folder.name))
     return found
 

@@ -131,6 +131,11 @@ class Run:
         """Maximum size of the features kept in memory, in bytes."""
         return int(self.settings.memory * 1e9)
 
+    @property
+    def learning_device(self) -> str:
+        """The device that selects boxes and re-trains: the workers of a cluster do that on their CPUs."""
+        return "cpu" if self.settings.cluster is not None else learning_device(self.device)
+
     @cached_property
     def executor(self) -> Executor:
         """The executor of independent tasks: a cluster, a pool of processes on a CPU, or this process on a GPU."""
@@ -175,7 +180,7 @@ class Run:
             calibration = learned.calibration if "calibration" in self.stages else Calibration()
             combination = learned.combination if EVIDENCE in self.stages else None
             learned = replace(learned, calibration=calibration, combination=combination)
-        return learned.to(learning_device(self.device))
+        return learned.to(self.learning_device)
 
     @cached_property
     def source_bags(self) -> BagStore:

@@ -222,7 +222,7 @@ def run_localization(run: "Run", method: str, folder: Path) -> Localization:
     """Run a method with its checkpoints in a folder; if it is finished, only its state is read."""
     return localize_target(
         run.target_bags, run.target, run.learned, METHODS[method].section(run.settings),
-        method=method, device=learning_device(run.device), memory=run.memory, executor=run.executor, checkpoint=folder,
+        method=method, device=run.learning_device, memory=run.memory, executor=run.executor, checkpoint=folder,
         log=lambda line: run.log(f"  {line}"),
     )  # fmt: skip
 
