@@ -209,6 +209,15 @@ def test_an_image_that_a_node_cannot_see_is_named(
     assert len(BagStore(tmp_path / "store")) == len(target)
 
 
+def test_a_task_that_no_machine_has_the_cores_for_does_not_wait_for_ever(cluster: Cluster, tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(InputError, match=r"no machine of the cluster has 2 cores.*set OMP_NUM_THREADS=1$"):
+            cluster.map(Visits(tmp_path), [1, 2])
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_without_ray_or_a_cluster_the_error_is_one_sentence(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 

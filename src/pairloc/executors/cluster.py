@@ -66,6 +66,7 @@ class Cluster:
 
         ray = connect(self.address)
         threads = torch.get_num_threads()  # another number could round sums differently
+        _check_cores(ray, threads)
         job = ray.put(Job(threads, *self._split(ray, task)))
         remote = ray.remote(_perform).options(
             num_cpus=threads, num_gpus=_gpus(ray, task), max_retries=_RETRIES, retry_exceptions=False
@@ -148,6 +149,16 @@ def _perform(job: Job, item: object) -> object:
 
     torch.set_num_threads(job.threads)
     return job.task()(item)
+
+
+def _check_cores(ray: Any, threads: int) -> None:
+    """Raise an InputError if no machine has the cores of one task, which would then wait for ever."""
+    most = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    if most < threads:
+        raise InputError(
+            f"no machine of the cluster has {threads} cores, which a task takes, as many as this process has threads; "
+            f"set OMP_NUM_THREADS={max(1, int(most))}"
+        )
 
 
 def _gpus(ray: Any, task: object) -> int:
