@@ -18,10 +18,10 @@ check: .venv/.dev .venv/.segmenter .venv-receivers/.done
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
-	.venv/bin/pytest
 	.venv/bin/pytest -m segmenter
 	.venv/bin/pytest -m cluster -n 0
 	.venv/bin/pytest -m receivers
+	.venv/bin/pytest
 
 # The wheel, installed into an environment of its own beside the installed dependencies, finds boxes there.
 wheel: .venv/.run
