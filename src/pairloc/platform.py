@@ -98,11 +98,11 @@ def computes_bfloat16(device: str) -> bool:
     return device == "cuda"
 
 
-def mixed_precision(device: str) -> contextlib.AbstractContextManager[object]:
+def mixed_precision(device: str, *, allowed: bool = True) -> contextlib.AbstractContextManager[object]:
     """Context in which a network computes in bfloat16 where the device does, which takes half the time or less."""
     import torch
 
-    return torch.autocast(device, dtype=torch.bfloat16, enabled=computes_bfloat16(device))
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=allowed and computes_bfloat16(device))
 
 
 def choose_device(name: str) -> str:

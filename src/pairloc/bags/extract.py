@@ -185,7 +185,7 @@ def weights_hash(folder: Path) -> str:
 def _describe(images: list[Tensor], networks: Networks, settings: ExtractSettings, device: str) -> list[Bag]:
     """The bags of images (3, H, W)."""
     proposer, feature_proposer = networks.proposer, networks.features
-    with mixed_precision(device):
+    with mixed_precision(device, allowed=settings.precision == "auto"):
         maps = ImageFeatures(proposer.model, images)
         boxes = best_boxes(maps, settings.proposals, settings.nms)
         if settings.whole_image:

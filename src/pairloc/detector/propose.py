@@ -34,11 +34,15 @@ class ImageFeatures:
         self.scales = inputs.tensors.new_tensor([[x, y, x, y] for x, y in scales], dtype=torch.float32)  # (N, 4)
 
     def regions(self, count: int) -> list[Tensor]:
-        """At most `count` region proposals (n, 4) of every image, in pixels of the network's input."""
+        """At most `count` region proposals (n, 4) of every image, in pixels of the network's input.
+
+        They are always computed in single precision: coordinates in bfloat16 are off by a pixel or two.
+        """
         rpn = self.model.rpn
         # limits before NMS (per level) and after it (total)
         rpn._pre_nms_top_n["testing"] = rpn._post_nms_top_n["testing"] = count
-        proposals, _ = rpn(self.images, self.maps)
+        with torch.autocast(self.images.tensors.device.type, enabled=False):
+            proposals, _ = rpn(self.images, {name: level.float() for name, level in self.maps.items()})
         return list(proposals)
 
     def pooled(self, boxes: list[Tensor]) -> Tensor:

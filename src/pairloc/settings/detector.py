@@ -119,6 +119,11 @@ class ExtractSettings(Settings):
     shard: Annotated[
         int, Field(ge=1, le=100_000, description="Number of images per shard of the store."), NO_EFFECT
     ] = 256
+    precision: Annotated[
+        Literal["auto", "single"],
+        Field(description="`auto` computes in bfloat16 where the CPU or GPU does, in half the time; `single` never."),
+        NO_EFFECT,  # but rounding
+    ] = "auto"
     unreadable: Annotated[
         Literal["fail", "skip"],
         Field(description="`fail` stops at an image that cannot be read; `skip` leaves it out."),
