@@ -1,5 +1,7 @@
 """The target: positive bags, selectable proposals and folds."""
 
+import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,16 @@ def test_class_features_are_read_lazily_and_once(tmp_path: Path) -> None:
     assert not read
     assert target.class_bags is target.class_bags
     assert len(read) == 1
+
+
+def test_a_target_that_is_sent_elsewhere_brings_its_features_along(tmp_path: Path) -> None:
+    target, _ = planted_target(tmp_path / "s", bags=6)
+    sent = pickle.dumps(target)
+    shutil.rmtree(tmp_path / "s")  # as on a machine that does not see the files
+    there = pickle.loads(sent)
+    rows = torch.arange(6)
+    assert torch.equal(there.class_bags.features(rows), target.class_bags.features(rows))
+    assert torch.equal(there.bags.features(rows), target.bags.features(rows))
 
 
 def test_a_target_without_tags_is_refused(tmp_path: Path) -> None:

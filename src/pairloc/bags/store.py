@@ -256,9 +256,9 @@ class BagStore:
         if self._first != edges[:-1] or edges[-1] != len(images) or any(a >= b for a, b in pairwise(edges)):
             raise InputError(f"{path / MANIFEST}: its shards do not cover the {len(images)} images of {PLAN} in order")
 
-    def __reduce__(self) -> tuple[type["BagStore"], tuple[Path]]:
-        """Pickle the path only: another process maps the files itself."""
-        return BagStore, (self.path,)
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle without the maps: another process maps the files itself, when it needs a bag."""
+        return {name: value for name, value in self.__dict__.items() if name != "_arrays"}
 
     def __len__(self) -> int:
         return len(self.dataset)

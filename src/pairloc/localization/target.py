@@ -90,6 +90,11 @@ class Target:
         """The same bags with the features of the class scores."""
         return self.read_class_bags()
 
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle with the features of the class scores: another machine may not see the files they come from."""
+        _ = self.class_bags
+        return self.__dict__
+
     def boxes(self, label: int) -> Tensor:
         """Return all proposals of the positive bags of a class: (M, B, 4)."""
         return self.bags.boxes[self.positives[label].to(self.bags.device)]
