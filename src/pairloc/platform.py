@@ -99,7 +99,7 @@ def computes_bfloat16(device: str) -> bool:
 
 
 def mixed_precision(device: str, *, allowed: bool = True) -> contextlib.AbstractContextManager[object]:
-    """Context in which a network computes in bfloat16 where the device does, which takes half the time or less."""
+    """Context in which a network computes in bfloat16 where the device does, which is faster."""
     import torch
 
     return torch.autocast(device, dtype=torch.bfloat16, enabled=allowed and computes_bfloat16(device))

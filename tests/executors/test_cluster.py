@@ -151,7 +151,7 @@ def test_a_stream_does_not_run_far_ahead(cluster: Cluster, tmp_path: Path) -> No
     next(stream)
     time.sleep(1)
     assert len(list(tmp_path.iterdir())) <= 8  # two for each of two cores, and those begun since
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     time.sleep(0.5)
     count = len(list(tmp_path.iterdir()))
     time.sleep(0.5)
@@ -188,9 +188,14 @@ def test_a_node_removed_in_the_middle_costs_its_items_alone(nodes: Any, cluster:
 def test_the_parts_of_a_task_are_sent_once(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    sent = []
+    sent: list[object] = []
     real = ray.put
-    monkeypatch.setattr(ray, "put", lambda value: sent.append(value) or real(value))  # type: ignore[func-returns-value]
+
+    def put(value: object) -> Any:
+        sent.append(value)
+        return real(value)
+
+    monkeypatch.setattr(ray, "put", put)
     task = Visits(tmp_path)
     for _ in range(3):
         cluster.map(task, [1, 2])

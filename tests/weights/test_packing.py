@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pairloc.detector.model import Proposer
 from pairloc.errors import InputError
@@ -41,6 +42,13 @@ def test_every_weight_of_the_network_is_as_near_as_a_byte_allows(small: Path) ->
         if tensor.ndim > 1:
             level = tensor.flatten(1).abs().amax(dim=1) / 127
             assert bool(((after[name] - tensor).flatten(1).abs() <= 0.51 * level[:, None] + 1e-4).all()), name
+
+
+def test_weights_made_of_small_weights_stay_as_they_are(small: Path, tmp_path: Path) -> None:
+    make(str(small), tmp_path / "again")
+    before, after = (Proposer.load(folder / "proposer").model.state_dict() for folder in (small, tmp_path / "again"))
+    for name, tensor in before.items():
+        assert torch.allclose(tensor, after[name], rtol=1e-6, atol=0), name
 
 
 def test_small_weights_find_the_boxes_of_the_large_ones(small: Path, tmp_path: Path) -> None:

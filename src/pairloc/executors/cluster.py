@@ -9,8 +9,8 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from pairloc import __version__
@@ -42,25 +42,25 @@ class Cluster:
         """Apply `task` to every item and return the results in order; re-raises an exception of a task."""
         if len(items) < 2:
             return [task(item) for item in items]
-        found = dict(self._finished(task, items, len(items)))
+        found = dict(self._finished(task, items, bounded=False))
         return [found[index] for index in range(len(items))]
 
-    def stream(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    def stream(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Generator[Result]:
         """Yield the results in order, with a bounded number of them in memory."""
         early: dict[int, Result] = {}
         due = 0
-        for index, result in self._finished(task, items, None):
+        for index, result in self._finished(task, items, bounded=True):
             early[index] = result
             while due in early:
                 yield early.pop(due)
                 due += 1
 
     def _finished(
-        self, task: Callable[[Item], Result], items: Sequence[Item], ahead: int | None
-    ) -> Iterator[tuple[int, Result]]:
+        self, task: Callable[[Item], Result], items: Sequence[Item], *, bounded: bool
+    ) -> Generator[tuple[int, Result]]:
         """Yield the index and the result of every item as soon as it is done.
 
-        At most `ahead` items are submitted beyond the first unfinished one; None takes as many as the cluster needs.
+        If `bounded`, items start in order, and only a few beyond the first unfinished one.
         """
         import torch
 
@@ -71,15 +71,16 @@ class Cluster:
         remote = ray.remote(_perform).options(
             num_cpus=threads, num_gpus=_gpus(ray, task), max_retries=_RETRIES, retry_exceptions=False
         )
-        limit = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1))) if ahead is None else ahead
-        cost: Callable[[Item], float] = getattr(task, "cost", lambda item: 0.0)
-        waiting = sorted(range(len(items)), key=lambda index: -cost(items[index]))  # equal costs stay in order
+        waiting = deque(range(len(items)))
+        limit = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1))) if bounded else len(items)
+        if not bounded and hasattr(task, "cost"):
+            waiting = deque(sorted(waiting, key=lambda index: -task.cost(items[index])))
         pending: dict[Any, int] = {}
         try:
             while waiting or pending:
                 first = min(pending.values(), default=waiting[0] if waiting else 0)
-                while waiting and len(pending) < limit and (ahead is not None or waiting[0] - first < limit):
-                    index = waiting.pop(0)
+                while waiting and waiting[0] - first < limit:
+                    index = waiting.popleft()
                     pending[remote.remote(job, items[index])] = index
                 (done, *_), _ = ray.wait(list(pending), num_returns=1)
                 yield pending.pop(done), _result(ray, done)

@@ -17,7 +17,7 @@ from pairloc.localization.exclusion import keep_apart
 from pairloc.localization.functions import ClassScores, TransferScores
 from pairloc.localization.objective import Objective
 from pairloc.localization.retrain import retrain
-from pairloc.localization.target import Selection, Target, fold_of_bags
+from pairloc.localization.target import LargestFirst, Selection, Target, fold_of_bags
 from pairloc.settings import EnergySettings, LocalizationSettings
 
 Log = Callable[[str], None]
@@ -198,7 +198,7 @@ class Retrain:
 
 
 @dataclass(frozen=True)
-class Relocalize:
+class Relocalize(LargestFirst):
     """A task: select a proposal in every positive bag of one class."""
 
     target: Target
@@ -207,10 +207,6 @@ class Relocalize:
     energy: EnergySettings
     state: State
     evidence: tuple[Evidence | None, ...] | None = None
-
-    def cost(self, label: int) -> float:
-        """The bags of class `label`: on a cluster large classes start first."""
-        return len(self.target.positives[label])
 
     def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the selection (M,) of class `label`, its gaps (M,), its probabilities (M,) and all costs (M, B).

@@ -27,7 +27,7 @@ from pairloc.localization.explanation import Explanation, explain
 from pairloc.localization.learned import Learned
 from pairloc.localization.outcome import Outcome
 from pairloc.localization.remarks import everywhere, familiar, known_tags
-from pairloc.localization.target import Target
+from pairloc.localization.target import LargestFirst, Target
 from pairloc.settings import (
     DeselaersSettings,
     EnergySettings,
@@ -86,17 +86,13 @@ def gather_evidence(
 
 
 @dataclass(frozen=True)
-class GatherEvidence:
+class GatherEvidence(LargestFirst):
     """A task: compute the evidence terms of a class that last for all rounds."""
 
     target: Target
     learned: Learned
     settings: LocalizationSettings
     energy: EnergySettings
-
-    def cost(self, label: int) -> float:
-        """The bags of class `label`: on a cluster large classes start first."""
-        return len(self.target.positives[label])
 
     def __call__(self, label: int) -> Evidence | None:
         """Return the evidence of class `label`; None for a class without bags."""
@@ -106,7 +102,7 @@ class GatherEvidence:
 
 
 @dataclass(frozen=True)
-class ScoreProposals:
+class ScoreProposals(LargestFirst):
     """A task: score all proposals of a class after the last round."""
 
     target: Target
@@ -115,10 +111,6 @@ class ScoreProposals:
     energy: EnergySettings
     state: State
     evidence: tuple[Evidence | None, ...] | None
-
-    def cost(self, label: int) -> float:
-        """The bags of class `label`: on a cluster large classes start first."""
-        return len(self.target.positives[label])
 
     def __call__(self, label: int) -> tuple[Tensor, Tensor, Tensor, Explanation | None]:
         """Return scores (M, B) with the other bags fixed, agreement (M,), confidence (M,), and what explains them."""

@@ -115,6 +115,16 @@ class Target:
         return torch.where(small.any(dim=1, keepdim=True), small, valid)
 
 
+class LargestFirst:
+    """A task whose items are classes: a cluster starts with those of most bags."""
+
+    target: Target
+
+    def cost(self, label: int) -> float:
+        """The number of bags of a class."""
+        return len(self.target.positives[label])
+
+
 def fold_of_bags(target: Target, k: int, seed: int) -> Tensor:
     """Assign every bag to one of k folds: (N,) in 0 ... k - 1."""
     positives = [bags.numpy() for bags in target.positives]

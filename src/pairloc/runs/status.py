@@ -15,13 +15,13 @@ def status(folder: Path) -> list[str]:
     Raises an InputError if the folder is not a run.
     """
     run = open_run(folder, log=lambda line: None)
-    lines = []
-    for name, state in run.plan():
+    plan, lines = run.plan(), []
+    for name, state in plan:
         progress = _images(folder / name) if state == "resumable" else ""
         lines.append(f"{name:14} {'begun' if state == 'resumable' else state}{progress}")
     if _is_locked(folder / LOCK):
         return [*lines, "a process works on it"]
-    finished = all(state == "done" for _, state in run.plan())
+    finished = all(state == "done" for _, state in plan)
     return [*lines, "finished" if finished else "no process works on it; repeat the command that began it to go on"]
 
 

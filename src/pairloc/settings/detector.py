@@ -121,7 +121,7 @@ class ExtractSettings(Settings):
     ] = 256
     precision: Annotated[
         Literal["auto", "single"],
-        Field(description="`auto` computes in bfloat16 where the CPU or GPU does, in half the time; `single` never."),
+        Field(description="`auto` computes in bfloat16 where the CPU or GPU does, which is faster; `single` never."),
         NO_EFFECT,  # but rounding
     ] = "auto"
     unreadable: Annotated[

@@ -35,13 +35,11 @@ def make(source: str, out: Path, *, evidence: Path | None = None) -> None:
         if combination is None:
             raise InputError(f"{evidence}: has no learned evidence")
         learned = replace(learned, combination=combination, calibration=Calibration.load(evidence / CALIBRATION))
-    proposers = [name for name in _PROPOSERS if (folder / name).is_dir()]
-    for name in proposers:
-        Proposer.load(folder / name)  # refuses what is damaged before anything is written
+    proposers = {name: Proposer.load(folder / name) for name in _PROPOSERS if (folder / name).is_dir()}
     localization, extraction = localization_of(source), extract_of(source)
     claim_folder(out, SETTINGS)
-    for name in proposers:
-        write_tensors(out / name / WEIGHTS, compacted(load_file(folder / name / WEIGHTS)))
+    for name, proposer in proposers.items():
+        write_tensors(out / name / WEIGHTS, compacted(proposer.model.state_dict()))
         write_json(out / name / PROPOSER, read_json(folder / name / PROPOSER), indent=1)
     learned.save(out)
     scores = load_file(out / TRANSFER / SCORES)
